@@ -1,0 +1,1 @@
+"""The instruments: ledgers of bytes, the bench, the profiler, the plots."""

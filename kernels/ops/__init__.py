@@ -1,0 +1,1 @@
+"""Every operation of the book, one file each. Importing this package registers them all."""

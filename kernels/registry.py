@@ -1,0 +1,177 @@
+"""The shape of an operation: what the bench, the ledgers, the tests and the grader iterate over.
+
+An operation is one file in `kernels/ops/`. At its end stands one `Op`: the inputs it takes, its
+float64 reference, its variants (the same function computed in different numbers of launches), and
+its cost (the bytes it must move and the FLOPs it must do). `register` puts it into the registry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+SUITES = ("ceilings", "norms", "pointwise", "matmul", "attention", "encoder", "inference")
+PASSES = ("fwd", "bwd", "train")
+DTYPES: Mapping[str, torch.dtype] = {
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+    "fp32": torch.float32,
+}
+_LONG_DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a pass of an operation must do at least, whatever computes it.
+
+    `read_bytes` counts each input once and `write_bytes` each output once: the ideal bytes. An
+    FMA is 2 FLOPs; exp, rsqrt, erf and tanh are 1 each.
+    """
+
+    flops: int
+    read_bytes: int
+    write_bytes: int
+
+    @property
+    def bytes_ideal(self) -> int:
+        """Bytes read and written, each input and each output once."""
+        return self.read_bytes + self.write_bytes
+
+    @property
+    def intensity(self) -> float:
+        """FLOPs per ideal byte: the place on the roofline's horizontal axis."""
+        return self.flops / self.bytes_ideal
+
+
+def _available(_device: torch.device) -> str | None:
+    return None
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to compute an operation.
+
+    `fn` takes the tensors and options of `Op.inputs` by keyword and returns the output.
+    `unavailable(device)` is None where the variant runs, else one sentence that says why not.
+    `counted` tells how its bytes are counted with no GPU: "triton" (its launches are Triton
+    kernels), "aten" (PyTorch operators, each a launch or a view), or "" (opaque: compiled graphs
+    and vendor libraries, whose bytes only a profiler sees).
+    """
+
+    name: str
+    fn: Callable[..., Any]
+    passes: tuple[str, ...] = ("fwd",)
+    counted: str = ""
+    unavailable: Callable[[torch.device], str | None] = _available
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far an output may lie from the float64 reference.
+
+    `relative_norm` bounds ‖out − ref‖ / ‖ref‖; `largest` bounds max |out − ref| divided by
+    max |ref|. Both come from the dtype's epsilon and the length of the reduction.
+    """
+
+    relative_norm: float
+    largest: float
+
+
+@dataclass(frozen=True)
+class Op:
+    """An operation and all that is known of it.
+
+    `inputs(shape, dtype, device, seed, **options)` makes fresh random inputs as keyword arguments
+    of `reference` and of every variant. `reference` computes in float64 and returns float64.
+    `shapes` are the shapes of its suite, and `rows_independent` says that each row of the shape's
+    first dimension is computed alone, so that counts extend linearly in the rows.
+    """
+
+    name: str
+    suite: str
+    inputs: Callable[..., dict[str, Any]]
+    reference: Callable[..., torch.Tensor]
+    variants: Mapping[str, Variant]
+    cost: Callable[[Shape, torch.dtype, str], Cost]
+    tolerance: Callable[[torch.dtype, Shape], Tolerance]
+    shapes: tuple[Shape, ...]
+    dtypes: tuple[torch.dtype, ...] = field(default_factory=lambda: tuple(DTYPES.values()))
+    rows_independent: bool = False
+
+    def variant(self, name: str) -> Variant:
+        """Return the variant called `name`; KeyError with one sentence if there is none."""
+        if name not in self.variants:
+            known = ", ".join(self.variants)
+            raise KeyError(f"variant {name!r} of {self.name!r} is unknown; it has: {known}")
+        return self.variants[name]
+
+
+_OPS: dict[str, Op] = {}
+
+
+def register(op: Op) -> Op:
+    """Put `op` into the registry and return it.
+
+    ValueError if its name is taken, its suite is unknown, or a variant's key is not its name.
+    """
+    if op.name in _OPS:
+        raise ValueError(f"operation {op.name!r} is registered already")
+    if op.suite not in SUITES:
+        raise ValueError(f"suite {op.suite!r} of {op.name!r} is unknown; suites: {SUITES}")
+    for key, variant in op.variants.items():
+        if key != variant.name:
+            raise ValueError(f"variant {variant.name!r} of {op.name!r} stands under {key!r}")
+        unknown = set(variant.passes) - set(PASSES)
+        if unknown:
+            raise ValueError(f"passes {sorted(unknown)} of {op.name!r} {key!r} are unknown")
+    _OPS[op.name] = op
+    return op
+
+
+def get(name: str) -> Op:
+    """Return the operation called `name`; KeyError with one sentence if there is none."""
+    if name not in _OPS:
+        raise KeyError(f"operation {name!r} is unknown; known: {', '.join(sorted(_OPS))}")
+    return _OPS[name]
+
+
+def ops(suite: str | None = None) -> list[Op]:
+    """Return the registered operations, of one suite if given, in the order of registration."""
+    if suite is not None and suite not in SUITES:
+        raise KeyError(f"suite {suite!r} is unknown; known: {', '.join(SUITES)}")
+    return [op for op in _OPS.values() if suite is None or op.suite == suite]
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return `fp16`, `bf16` or `fp32`, as the data files write it."""
+    for name, known in DTYPES.items():
+        if known == dtype:
+            return name
+    raise ValueError(f"dtype {dtype} is not one of {', '.join(DTYPES)}")
+
+
+def parse_dtype(text: str) -> torch.dtype:
+    """Return the dtype called `text`: `fp16`, `bf16`, `fp32` or PyTorch's long name."""
+    short = _LONG_DTYPES.get(text, text)
+    if short not in DTYPES:
+        known = ", ".join([*DTYPES, *_LONG_DTYPES])
+        raise ValueError(f"dtype {text!r} is unknown; it takes one of: {known}")
+    return DTYPES[short]
+
+
+def shape_name(shape: Shape) -> str:
+    """Return `4096x8192` for (4096, 8192), as the data files write it."""
+    return "x".join(str(size) for size in shape)
+
+
+def parse_shape(text: str) -> Shape:
+    """Return (4096, 8192) for `4096x8192`; ValueError with one sentence otherwise."""
+    parts = text.lower().split("x")
+    if not all(part.isdecimal() for part in parts):
+        raise ValueError(f"shape {text!r} is not understood; write sizes joined by x: 4096x8192")
+    return tuple(int(part) for part in parts)
