@@ -89,7 +89,8 @@ class Op:
     `inputs(shape, dtype, device, seed, **options)` makes fresh random inputs as keyword arguments
     of `reference` and of every variant. `reference` computes in float64 and returns float64.
     `shapes` are the shapes of its suite, and `rows_independent` says that each row of the shape's
-    first dimension is computed alone, so that counts extend linearly in the rows.
+    first dimension is computed alone, so that counts extend linearly in the rows. `operators` are
+    the names under `torch.ops.fusing_kernels` that belong to it.
     """
 
     name: str
@@ -102,6 +103,7 @@ class Op:
     shapes: tuple[Shape, ...]
     dtypes: tuple[torch.dtype, ...] = field(default_factory=lambda: tuple(DTYPES.values()))
     rows_independent: bool = False
+    operators: tuple[str, ...] = ()
 
     def variant(self, name: str) -> Variant:
         """Return the variant called `name`; KeyError with one sentence if there is none."""

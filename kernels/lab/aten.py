@@ -1,0 +1,178 @@
+"""The PyTorch ledger: what each operator reads and writes, counted on fake CUDA tensors.
+
+Fake tensors have shapes, strides and a device, and no data, so any size is counted at once. They
+claim to lie on a GPU since a CPU decomposes some operators otherwise. Views are free, and so is an
+allocation. An operator of this package counts through the launches of its kernels.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from kernels.lab import traffic
+from kernels.lab.ledger import Ledger, Step, TensorTraffic
+from kernels.registry import Op, Shape, ops
+
+OURS = "fusing_kernels"
+# They allocate, or only say again what is there.
+_FREE = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided", "_unsafe_view")
+# They write their first argument without reading it.
+_OVERWRITES = ("copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "bernoulli_")
+
+
+def distinct_bytes(tensor: torch.Tensor) -> int:
+    """The bytes of a view's distinct elements: an expanded dimension counts once."""
+    count = 1
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        count *= size if stride != 0 else min(size, 1)
+    return count * tensor.element_size()
+
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+
+
+class _Counter(TorchDispatchMode):
+    """Write down a step for every operator that moves bytes."""
+
+    def __init__(self, names: dict[int, str]) -> None:
+        super().__init__()
+        self.steps: list[Step] = []
+        self._names = names
+        # Kept alive, so that no storage's identity is used a second time.
+        self._seen: list[Any] = []
+
+    def _storage(self, tensor: torch.Tensor) -> int:
+        storage = tensor.untyped_storage()
+        self._seen.append(storage)
+        return storage._cdata
+
+    def _name(self, tensor: torch.Tensor, default: str) -> str:
+        return self._names.setdefault(self._storage(tensor), default)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if func.namespace == OURS:
+            steps = _count_ours(func, args, kwargs).steps
+            self.steps += steps
+            for tensor in _tensors(result):
+                self._name(tensor, f"{steps[-1].name}_{len(self.steps)}" if steps else "empty")
+        elif func.namespace != "prim":
+            self._add(func, args, kwargs, result)
+        return result
+
+    def _add(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        operator = func._schema.name.split("::")[1]
+        inputs, outputs = _tensors((args, kwargs)), _tensors(result)
+        given = {self._storage(tensor) for tensor in inputs}
+        mutates = func._schema.is_mutable
+        if operator in _FREE or (
+            not mutates and outputs and all(self._storage(out) in given for out in outputs)
+        ):
+            return
+        overwritten = _tensors(kwargs.get("out")) if mutates else []
+        if operator in _OVERWRITES:
+            overwritten.append(inputs[0])
+        unread = {id(tensor) for tensor in overwritten}
+        label = f"{operator.strip('_')}{len(self.steps) + 1}"
+        traffic_of: dict[str, TensorTraffic] = {}
+        for tensor in {id(t): t for t in inputs if id(t) not in unread}.values():
+            size = distinct_bytes(tensor)
+            name = self._name(tensor, "constant")
+            read = TensorTraffic(name, read_unique=size, read_requested=size)
+            traffic_of[name] = max(traffic_of.get(name, read), read, key=lambda t: t.read_unique)
+        for number, tensor in enumerate(outputs or overwritten):
+            size = distinct_bytes(tensor)
+            name = self._name(tensor, label if number == 0 else f"{label}.{number}")
+            written = TensorTraffic(name, write_unique=size, write_requested=size)
+            traffic_of[name] = traffic_of.get(name, TensorTraffic(name)) + written
+        self.steps.append(Step(operator, "aten", tuple(traffic_of.values())))
+
+
+def _count_ours(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ledger:
+    """Count one of this package's operators by its launches, on random CPU tensors."""
+    from kernels.lab.counting import by_rows  # it counts PyTorch operators through this module
+
+    operator = func._schema.name.split("::")[1]
+    lead = _tensors((args, kwargs))[0]
+    n_rows = lead.numel() // lead.shape[-1] if lead.dim() else 1
+    independent = any(operator in op.operators and op.rows_independent for op in ops())
+
+    def at(rows: int) -> Ledger:
+        def real(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return value
+            shape = tuple(value.shape)
+            if rows != n_rows and shape[:-1] == lead.shape[:-1]:
+                shape = (rows, shape[-1])
+            return torch.randn(shape).to(value.dtype)
+
+        return traffic.count(func, *tree_map(real, args), **tree_map(real, kwargs))
+
+    with torch.utils._python_dispatch._disable_current_modes():
+        whole = not independent or not lead.is_contiguous()
+        return at(n_rows) if whole else by_rows(at, n_rows)
+
+
+def _fake(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    if isinstance(value, FakeTensor) and value.device.type == "cuda":
+        return value
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cuda")
+
+
+def fake_inputs(op: Op, shape: Shape, dtype: torch.dtype) -> dict[str, Any]:
+    """An operation's inputs as fake tensors: of any size, since they hold nothing."""
+    with FakeTensorMode():
+        return op.inputs(shape, dtype, "cpu", seed=0)
+
+
+def count(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Ledger:
+    """Run `fn(*args, **kwargs)` on fake CUDA tensors and return the ledger of its operators.
+
+    Tensors among the arguments, real or fake, are replaced by fake ones of the same shape, strides
+    and dtype; the parameters and buffers of a `torch.nn.Module` likewise. A tensor is named after
+    its argument, or after the operator and step that made it (`sub3`).
+    """
+    existing = [t.fake_mode for t in _tensors((args, kwargs)) if isinstance(t, FakeTensor)]
+    with existing[0] if existing else FakeTensorMode():
+        args, kwargs = tree_map(_fake, args), tree_map(_fake, kwargs)
+        names: dict[int, str] = {}
+        _remember(names, _named_arguments(fn, args, kwargs))
+        if isinstance(fn, torch.nn.Module):
+            state = {k: _fake(v) for k, v in fn.state_dict(keep_vars=True).items()}
+            _remember(names, state.items())
+            call: Callable[..., Any] = lambda *a, **k: torch.func.functional_call(fn, state, a, k)
+        else:
+            call = fn
+        with _Counter(names) as counter, torch.no_grad():
+            call(*args, **kwargs)
+    return Ledger(tuple(counter.steps), "aten")
+
+
+def _remember(names: dict[int, str], named: Iterable[tuple[str, Any]]) -> None:
+    for name, value in named:
+        for number, tensor in enumerate(_tensors(value)):
+            label = name if number == 0 else f"{name}[{number}]"
+            names[tensor.untyped_storage()._cdata] = label
+
+
+def _named_arguments(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterable[tuple[str, Any]]:
+    function = fn.forward if isinstance(fn, torch.nn.Module) else fn
+    try:
+        return inspect.signature(function).bind(*args, **kwargs).arguments.items()
+    except (TypeError, ValueError):  # a builtin has no signature
+        return [*((f"argument {i}", value) for i, value in enumerate(args)), *kwargs.items()]

@@ -1,0 +1,265 @@
+"""One cell of the bench: its variants checked, captured, timed side by side, their launches told."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from kernels import registry
+from kernels.lab import checks, profile, timing
+from kernels.lab.data import Row
+from kernels.lab.selection import COPY, Cell
+from kernels.registry import Variant
+
+HOST_SHARE = 0.3  # of a variant's budget of seconds, what its host row gets
+
+
+def _clone(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+
+
+COPY_VARIANT = Variant(COPY, _clone)
+
+
+def say(text: str) -> None:
+    """Print a line at once."""
+    print(text, flush=True)
+
+
+def first_line(error: BaseException) -> str:
+    """Return an error as one line: its type and its first sentence."""
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+
+
+def unsupported(dtype: torch.dtype) -> str | None:
+    """Return why the card has no such dtype, or None."""
+    if dtype == torch.bfloat16 and torch.cuda.get_device_capability() < (8, 0):
+        return "bf16 needs compute capability 8.0 or later"
+    return None
+
+
+def fresh_compiler() -> None:
+    """Forget what torch.compile specialised: each cell compiles for its own shape and dtype.
+
+    Without this the second shape would be compiled with dynamic sizes and the ninth not at all.
+    """
+    if "torch._dynamo" in sys.modules:
+        sys.modules["torch._dynamo"].reset()
+
+
+def input_sets(cell: Cell, device: torch.device, seed: int, count: int) -> list[dict[str, Any]]:
+    """Return `count` sets of fresh random inputs of the cell."""
+    make = cell.op.inputs
+    return [dict(make(cell.shape, cell.dtype, device, seed + 97 * i)) for i in range(count)]
+
+
+def copy_sets(cell: Cell, device: torch.device, seed: int, count: int) -> list[dict[str, Any]]:
+    """Return buffers of half the cell's ideal bytes: a copy reads and writes that many each."""
+    size = (max(1, cell.op.cost(cell.shape, cell.dtype, cell.pass_).bytes_ideal // 2),)
+    generator = torch.Generator(device=device).manual_seed(seed)
+
+    def random_bytes() -> torch.Tensor:
+        return torch.randint(0, 256, size, dtype=torch.uint8, device=device, generator=generator)
+
+    return [{"x": random_bytes()} for _ in range(count)]
+
+
+def make_sets(
+    cell: Cell, variant: Variant, device: torch.device, seed: int, count: int
+) -> list[dict[str, Any]]:
+    """Return the inputs of a variant of the cell, the copy's or the operation's."""
+    make = copy_sets if variant is COPY_VARIANT else input_sets
+    return make(cell, device, seed, count)
+
+
+def bind(variant: Variant, inputs: Mapping[str, Any]) -> Callable[[], Any]:
+    """Return the variant as a call without arguments."""
+    return partial(variant.fn, **inputs)
+
+
+def in_cell(row: Row, cell: Cell) -> bool:
+    """Whether a row belongs to a cell."""
+    return (row.op, row.shape, row.dtype, row.pass_) == (
+        cell.op.name,
+        registry.shape_name(cell.shape),
+        registry.dtype_name(cell.dtype),
+        cell.pass_,
+    ) and (row.variant == COPY or row.variant in {variant.name for variant in cell.variants})
+
+
+class Bench:
+    """The state of one run: its device, what it measured, what went wrong."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.device = torch.device("cuda", torch.cuda.current_device())
+        self.stream = timing.CudaStream(self.device)
+        self.memory = torch.cuda.get_device_properties(self.device).total_memory
+        self.seed = int(time.time())
+        self.rows: list[Row] = []
+        self.problems: list[str] = []  # what failed or came out wrong: exit code 1
+        self.dead = False  # after an error that ends the device's service to this process
+
+    def problem(self, text: str) -> None:
+        """Say what went wrong, and remember it for the exit code."""
+        self.problems.append(text)
+        print(f"PROBLEM  {text}", file=sys.stderr, flush=True)
+
+    def attempt(self, what: str, work: Callable[[], Any]) -> Any:
+        """Return what `work` returns, or None after telling its error in one sentence."""
+        try:
+            return work()
+        except Exception as error:
+            self.problem(f"{what}: {first_line(error)}")
+            error.__traceback__ = None  # its frames hold tensors
+        gc.collect()
+        try:
+            torch.cuda.synchronize()
+        except Exception as error:
+            self.problem(f"the device stopped answering ({first_line(error)}); the run ends here")
+            self.dead = True
+        return None
+
+    def usable(self, cell: Cell) -> list[Variant]:
+        """Return the cell's variants that run here, the copy first; say which don't, and why."""
+        reason = unsupported(cell.dtype)
+        need = 3 * cell.op.cost(cell.shape, cell.dtype, cell.pass_).bytes_ideal
+        if reason is None and need > self.memory:
+            reason = f"it needs about {need >> 20} MiB of memory"
+        if reason:
+            say(f"skipped  {cell.name}: {reason}")
+            return []
+        found = [COPY_VARIANT] if cell.has_copy else []
+        for variant in cell.variants:
+            reason = variant.unavailable(self.device)
+            if reason:
+                say(f"skipped  {cell.name} {variant.name}: {reason}")
+            else:
+                found.append(variant)
+        return found
+
+    def check(self, cell: Cell, variant: Variant, inputs: dict[str, Any]) -> float | None:
+        """Return the error of one call; a copy has none. NaN raises, a large error is told."""
+        out_bytes = cell.op.cost(cell.shape, cell.dtype, cell.pass_).write_bytes
+        out = checks.poisoned(bind(variant, inputs), out_bytes, self.device)
+        torch.cuda.synchronize()
+        if variant is COPY_VARIANT:
+            return None
+        error = checks.relative_error(cell.op, cell.shape, inputs, out)
+        bound = cell.op.tolerance(cell.dtype, cell.shape).relative_norm
+        if error > bound:
+            self.problem(f"WRONG RESULT  {cell.name} {variant.name}: {error:.2e} > {bound:.2e}")
+        return error
+
+    def estimate_us(self, call: Callable[[], Any]) -> float:
+        """Return a first estimate of a call's device time in µs: the least of three."""
+        call()
+        samples = []
+        for _ in range(3):
+            self.stream.flush()
+            start = self.stream.mark()
+            call()
+            end = self.stream.mark()
+            self.stream.wait()
+            samples.append(self.stream.elapsed_us(start, end))
+        return min(samples)
+
+    def measure(self, cell: Cell) -> list[Row]:
+        """Return the graph and host rows of a cell: times, error, flops, ideal bytes."""
+        fresh_compiler()
+        errors: dict[str, float | None] = {}
+        estimates: dict[str, float] = {}
+        sets: dict[str, list[dict[str, Any]]] = {}
+        shared: list[dict[str, Any]] = []  # the operation's inputs, the same for all variants
+
+        def prepare(variant: Variant) -> None:
+            if variant is COPY_VARIANT:
+                sets[variant.name] = make_sets(cell, variant, self.device, self.seed, 1)
+            else:
+                if not shared:
+                    shared.extend(make_sets(cell, variant, self.device, self.seed, 1))
+                sets[variant.name] = shared
+            inputs = sets[variant.name][0]
+            errors[variant.name] = self.check(cell, variant, inputs)
+            estimates[variant.name] = self.estimate_us(bind(variant, inputs))
+
+        variants = self.usable(cell)
+        for variant in variants:
+            self.attempt(f"{cell.name} {variant.name}", partial(prepare, variant))
+            if self.dead:
+                return []
+        working = [variant for variant in variants if variant.name in estimates]
+        if not working:
+            return []
+
+        cost = cell.op.cost(cell.shape, cell.dtype, cell.pass_)
+        calls = timing.calls_in_window(min(estimates.values()), cost.bytes_ideal, self.memory)
+        for taken in {id(taken): taken for taken in sets.values()}.values():
+            of = COPY_VARIANT if taken is sets.get(COPY) else working[-1]
+            taken += make_sets(cell, of, self.device, self.seed + 1, calls - 1)
+        pool = torch.cuda.graph_pool_handle()
+        graphs: dict[str, torch.cuda.CUDAGraph] = {}
+        for variant in working:
+            bound = [bind(variant, inputs) for inputs in sets[variant.name]]
+            what = f"{cell.name} {variant.name} in a CUDA graph"
+            graph = self.attempt(what, partial(timing.capture, bound, pool))
+            if self.dead:
+                return []
+            if graph is not None:
+                graphs[variant.name] = graph
+
+        samples: dict[str, dict[str, list[float]]] = {}
+        if graphs:
+            replays = {name: graph.replay for name, graph in graphs.items()}
+            timing.time_windows(replays, self.stream, seconds=0.0)  # warms up; thrown away
+            samples["graph"] = timing.time_windows(
+                replays, self.stream, seconds=self.seconds * (1 - HOST_SHARE), calls=calls
+            )
+        host = {variant.name: bind(variant, sets[variant.name][0]) for variant in working}
+        samples["host"] = timing.time_host(
+            host, self.stream.wait, seconds=self.seconds * HOST_SHARE
+        )
+        return [
+            Row(
+                op=cell.op.name,
+                variant=name,
+                pass_=cell.pass_,
+                shape=registry.shape_name(cell.shape),
+                dtype=registry.dtype_name(cell.dtype),
+                timing=how,
+                **timing.summary(times),  # type: ignore[arg-type]
+                bytes_ideal=cost.bytes_ideal,
+                flops=0 if name == COPY else cost.flops,
+                error=errors[name],
+            )
+            for how, lists in samples.items()
+            for name, times in lists.items()
+        ]
+
+    def count_launches(self, cell: Cell) -> None:
+        """Fill the column `launches` of the cell's rows from PyTorch's profiler."""
+        fresh_compiler()
+        measured = {row.variant for row in self.rows if in_cell(row, cell)}
+        for variant in (COPY_VARIANT, *cell.variants):
+            if variant.name not in measured or self.dead:
+                continue
+
+            def count(variant: Variant = variant) -> int:
+                inputs = make_sets(cell, variant, self.device, self.seed, 1)[0]
+                return len(profile.launches(bind(variant, inputs)))
+
+            found = self.attempt(f"launches of {cell.name} {variant.name}", count)
+            self.rows = [
+                replace(row, launches=found)
+                if in_cell(row, cell) and row.variant == variant.name
+                else row
+                for row in self.rows
+            ]

@@ -1,0 +1,75 @@
+"""Where, when and how a suite was measured: what stands beside its rows as `<suite>.json`."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMIT_VARIABLE = "KERNELS_COMMIT"  # `<sha>` or `<sha>-dirty`, for a copy of the tree without git
+
+
+def _git(*arguments: str) -> str | None:
+    command = ["git", "-C", str(ROOT), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def source() -> dict[str, Any]:
+    """Return the git commit and whether the tree differed from it; None where nothing tells.
+
+    Recorded data is no source: a run that has just written one suite does not make the tree dirty.
+    """
+    if (ROOT / ".git").exists():
+        commit = _git("rev-parse", "HEAD")
+        status = _git("status", "--porcelain", "--", ".", ":!book/data")
+        if commit and status is not None:
+            return {"commit": commit, "dirty": status != ""}
+    told = os.environ.get(COMMIT_VARIABLE, "")
+    if told:
+        return {"commit": told.removesuffix("-dirty"), "dirty": told.endswith("-dirty")}
+    return {"commit": None, "dirty": None}
+
+
+def versions() -> dict[str, str | None]:
+    """Return the versions of what the numbers depend on."""
+    try:
+        import triton
+
+        triton_version: str | None = triton.__version__
+    except ImportError:
+        triton_version = None
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "triton": triton_version,
+        "numpy": numpy.__version__,
+    }
+
+
+def command() -> str:
+    """Return the command line as a reader would type it, without this machine's paths."""
+    words = ["python", "-m", "kernels.lab", *sys.argv[1:]]
+    return shlex.join(words)
+
+
+def utc_now() -> str:
+    """Return the time in UTC, to the second, in ISO form."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def run_id() -> str:
+    """Return a name for a run, from the time: `20270131-142501`."""
+    return datetime.now(UTC).strftime("%Y%m%d-%H%M%S")

@@ -1,0 +1,79 @@
+"""Compile a recorded launch for any compute capability, with no GPU.
+
+The binary is then read by the `cuobjdump` that comes with Triton: registers, stack (a spill shows
+there), shared memory, and the matrix instruction really used.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, make_backend
+from triton.runtime.jit import create_function_from_signature
+
+from kernels.launch.hook import Launch
+
+_MATRIX = re.compile(r"(?:wgmma\.mma_async|mma\.sync|tcgen05\.mma)")
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What a launch was compiled to, for one compute capability.
+
+    `stack_bytes` is per thread and above 0 if registers spill. `matrix_instruction` is the PTX
+    name (`mma.sync`, `wgmma.mma_async`, `tcgen05.mma`) or None if only plain arithmetic is used.
+    """
+
+    kernel: str
+    capability: int
+    registers: int
+    stack_bytes: int
+    shared_bytes: int
+    num_warps: int
+    matrix_instruction: str | None
+    ptx: str
+
+
+def compile_launch(launch: Launch, capability: int) -> Compiled:
+    """Compile `launch` for a compute capability such as 75 or 90; no GPU is needed."""
+    kernel: Any = launch.kernel
+    target = GPUTarget("cuda", capability, 32)
+    backend = make_backend(target)
+    bind = create_function_from_signature(kernel.signature, kernel.params, backend)
+    options = {"debug": False, **launch.options}
+    bound, specialization, _ = bind(**launch.arguments, **options)
+    parsed, signature, constexprs, attributes = kernel._pack_args(
+        backend, options, bound, specialization, None
+    )
+    source = ASTSource(kernel, signature, constexprs, attributes)
+    compiled = triton.compile(source, target=target, options=parsed.__dict__)
+    used = _resource_usage(compiled.asm["cubin"])
+    matrix = _MATRIX.search(compiled.asm["ptx"])
+    return Compiled(
+        kernel=launch.name,
+        capability=capability,
+        registers=used["REG"],
+        stack_bytes=used["STACK"],
+        shared_bytes=int(compiled.metadata.shared),
+        num_warps=int(compiled.metadata.num_warps),
+        matrix_instruction=matrix.group(0) if matrix else None,
+        ptx=compiled.asm["ptx"],
+    )
+
+
+def _resource_usage(cubin: bytes) -> dict[str, int]:
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [str(tool), "--dump-resource-usage", file.name]
+        told = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = re.findall(r"(REG|STACK|SHARED|LOCAL):(\d+)", told.stdout + told.stderr)
+    return {name: int(value) for name, value in found}

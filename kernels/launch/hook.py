@@ -1,0 +1,178 @@
+"""The hook on `JITFunction.run`: one `@triton.jit` function, run three ways.
+
+- run: all tensors on a GPU: Triton compiles and launches, as always.
+- interpret: tensors on the CPU, or a ledger is counting: every program runs in the interpreter,
+  over the arena.
+- record: the launch is kept, with its arguments, and nothing runs; `Launch.compile` then compiles
+  the specialization it would have used for any compute capability, with no GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from triton.runtime.autotuner import Autotuner
+from triton.runtime.jit import JITFunction
+
+from kernels.launch.arena import Access, Arena
+from kernels.launch.errors import LaunchError
+from kernels.launch.interpreter import interpret, normalized_grid, tensors_of
+
+LAUNCH_OPTIONS = frozenset(
+    "num_warps num_stages num_ctas enable_fp_fusion maxnreg launch_cooperative_grid launch_pdl "
+    "cluster_dims debug sanitize_overflow instrumentation_mode extern_libs arch".split()
+)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch as it was asked for. `arena` and `trace` are there if it was interpreted."""
+
+    kernel: JITFunction[Any]
+    arguments: dict[str, Any]
+    options: dict[str, Any]
+    grid: tuple[int, int, int]
+    arena: Arena | None = None
+    trace: tuple[Access, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The kernel's name."""
+        return str(self.kernel.__name__)
+
+
+@dataclass
+class Launches:
+    """What was launched while a block of code ran, in order."""
+
+    mode: str
+    trace: bool = False
+    seen: list[Launch] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[Launch]:
+        return iter(self.seen)
+
+    def __len__(self) -> int:
+        return len(self.seen)
+
+
+_active: list[Launches] = []
+
+
+@contextlib.contextmanager
+def _mode(launches: Launches) -> Iterator[Launches]:
+    _active.append(launches)
+    try:
+        yield launches
+    finally:
+        _active.remove(launches)
+
+
+def interpreting(trace: bool = False) -> contextlib.AbstractContextManager[Launches]:
+    """Interpret every launch inside the block, whatever its device, and keep its counts.
+
+    With `trace`, every access is kept too, in order: many times slower and larger.
+    """
+    return _mode(Launches("interpret", trace))
+
+
+def recording() -> contextlib.AbstractContextManager[Launches]:
+    """Keep every launch inside the block and run none: outputs stay as they were allocated."""
+    return _mode(Launches("record"))
+
+
+def _bind(kernel: JITFunction[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    names = [parameter.name for parameter in kernel.params]
+    options = {key: value for key, value in kwargs.items() if key not in names}
+    unknown = sorted(set(options) - LAUNCH_OPTIONS)
+    if unknown:
+        raise LaunchError(
+            f"kernel {kernel.__name__!r}: argument {unknown[0]!r} is neither a parameter "
+            f"({', '.join(names)}) nor a launch option"
+        )
+    try:
+        bound = inspect.signature(kernel.fn).bind(
+            *args, **{key: value for key, value in kwargs.items() if key in names}
+        )
+    except TypeError as error:
+        raise LaunchError(f"kernel {kernel.__name__!r}: {error}") from None
+    bound.apply_defaults()
+    return bound.arguments, options
+
+
+def _devices(args: tuple[Any, ...], kwargs: dict[str, Any]) -> set[str]:
+    values = (*args, *kwargs.values())
+    return {tensor.device.type for value in values for tensor in tensors_of(value)}
+
+
+def _refuse_mixed(kernel: JITFunction[Any], arguments: dict[str, Any]) -> None:
+    where = {name: _devices((value,), {}) for name, value in arguments.items()}
+    told = ", ".join(f"{name!r} on {'/'.join(d)}" for name, d in where.items() if d)
+    raise LaunchError(
+        f"kernel {kernel.__name__!r}: its tensors lie on different devices ({told}); "
+        f"move them to one device"
+    )
+
+
+def _take(kernel: JITFunction[Any], args: Any, kwargs: Any, grid: Any, mode: str) -> None:
+    arguments, options = _bind(kernel, args, kwargs)
+    if len(_devices((), arguments)) > 1:
+        _refuse_mixed(kernel, arguments)
+    sizes = normalized_grid(grid, arguments)
+    if mode == "record":
+        _active[-1].seen.append(Launch(kernel, arguments, options, sizes))
+        return
+    wants_trace = any(launches.trace for launches in _active)
+    trace: list[Access] | None = [] if wants_trace else None
+    arena = interpret(kernel, arguments, sizes, trace)
+    launch = Launch(kernel, arguments, options, sizes, arena, tuple(trace or ()))
+    for launches in _active:
+        launches.seen.append(launch)
+
+
+def _hooked_run(original: Any) -> Any:
+    @functools.wraps(original)
+    def run(self: JITFunction[Any], *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        if not _active:
+            # The common case on a GPU: one look at the first tensor, then straight on.
+            first = args[0] if args else None
+            if getattr(first, "is_cuda", False) or warmup:
+                return original(self, *args, grid=grid, warmup=warmup, **kwargs)
+            devices = _devices(args, kwargs)
+            if "cpu" not in devices:
+                return original(self, *args, grid=grid, warmup=warmup, **kwargs)
+        elif warmup:
+            return original(self, *args, grid=grid, warmup=warmup, **kwargs)
+        mode = _active[-1].mode if _active else "interpret"
+        return _take(self, args, kwargs, grid, mode)
+
+    run.__kernels_hook__ = True  # type: ignore[attr-defined]
+    return run
+
+
+def _hooked_tune(original: Any) -> Any:
+    @functools.wraps(original)
+    def run(self: Autotuner, *args: Any, **kwargs: Any) -> Any:
+        named = dict(zip(self.arg_names, args, strict=False))
+        if not _active and "cpu" not in _devices(args, kwargs):
+            return original(self, *args, **kwargs)
+        # Nothing is timed without a GPU: the first configuration left after pruning is taken.
+        self.nargs = named
+        config = self.prune_configs(kwargs)[0]
+        self.best_config, self.nargs = config, None
+        return self.fn.run(*args, **{**kwargs, **config.all_kwargs()})
+
+    run.__kernels_hook__ = True  # type: ignore[attr-defined]
+    return run
+
+
+def install() -> None:
+    """Put the hook on `JITFunction.run` and on `Autotuner.run`, once in a process."""
+    if not hasattr(JITFunction.run, "__kernels_hook__"):
+        JITFunction.run = _hooked_run(JITFunction.run)
+        Autotuner.run = _hooked_tune(Autotuner.run)

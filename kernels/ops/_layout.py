@@ -1,0 +1,68 @@
+"""What every operation does with its arguments before it launches: check them, find their rows."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from kernels.registry import DTYPES
+
+_NOTHING = contextlib.nullcontext()
+
+
+def check_tensor(name: str, value: object, like: torch.Tensor | None = None) -> None:
+    """Raise TypeError or ValueError with one sentence unless `value` is a tensor a kernel takes.
+
+    It takes fp16, bf16 and fp32, and with `like` only tensors on that one's device.
+    """
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"{name} is a {type(value).__name__}; it takes a torch.Tensor")
+    if value.dtype not in DTYPES.values():
+        raise TypeError(f"{name} has dtype {value.dtype}; it takes float16, bfloat16 or float32")
+    if like is not None and value.device != like.device:
+        raise ValueError(f"{name} lies on {value.device} and x on {like.device}; put both on one")
+
+
+def collapse_rows(x: torch.Tensor) -> tuple[torch.Tensor, int, int, int]:
+    """Describe the rows of x (..., N) by two strides: (x, outer stride, inner stride, n_inner).
+
+    Row r begins at r // n_inner · outer stride + r % n_inner · inner stride, in elements. If the
+    leading dimensions need more than two strides, the returned x is a contiguous copy.
+    """
+    dims: list[tuple[int, int]] = []
+    for size, stride in zip(x.shape[:-1], x.stride()[:-1], strict=True):
+        if size == 1:
+            continue
+        if dims and dims[-1][1] == size * stride:
+            dims[-1] = (dims[-1][0] * size, stride)
+        else:
+            dims.append((size, stride))
+    if len(dims) > 2:
+        return collapse_rows(x.contiguous())
+    if len(dims) == 2:
+        (_, outer_stride), (n_inner, inner_stride) = dims
+        return x, outer_stride, inner_stride, n_inner
+    n_inner, inner_stride = dims[0] if dims else (1, 0)
+    return x, 0, inner_stride, n_inner
+
+
+def device_guard(x: torch.Tensor) -> contextlib.AbstractContextManager[Any]:
+    """Make x's GPU the current one if it isn't: Triton launches on the current device."""
+    if not x.is_cuda or x.device.index == torch.cuda.current_device():
+        return _NOTHING
+    return torch.cuda.device(x.device)
+
+
+def refuse_backward(name: str) -> Callable[..., Any]:
+    """A backward that says in one sentence that there is none yet."""
+
+    def backward(_context: Any, *_gradients: torch.Tensor) -> Any:
+        raise RuntimeError(
+            f"{name} has no backward pass; call it under torch.no_grad(), or use "
+            f"torch.nn.functional.{name} where you need gradients"
+        )
+
+    return backward

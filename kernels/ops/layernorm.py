@@ -1,0 +1,330 @@
+"""LayerNorm over the last dimension (chapters 02, 05, 06).
+
+    mean = Σ x / N        var = Σ (x − mean)² / N        y = (x − mean) / √(var + eps) · weight + bias
+
+x and y have the shape (..., N); weight and bias have N elements each, and either may be missing.
+With R rows and elements of s bytes, one pass over memory reads R·N·s of x and N·s of weight and
+bias each, and writes R·N·s: 4 bytes an element in 16 bits, against 60 for the same maths done
+operation by operation in fp32.
+
+Sources: Ba, Kiros, Hinton, "Layer Normalization" (arXiv:1607.06450); Chan, Golub, LeVeque,
+"Updating formulae and a pairwise algorithm for computing sample variances" (1979), for the merge.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import types
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+
+from kernels.ops._layout import check_tensor, collapse_rows, device_guard, refuse_backward
+from kernels.registry import DTYPES, Cost, Op, Shape, Tolerance, Variant, register
+
+Tensor = torch.Tensor
+
+
+def reference(
+    x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
+    """LayerNorm in float64, straight from the equation; x (..., N), returns float64 (..., N)."""
+    x = x.double()
+    mean = x.mean(-1, keepdim=True)
+    variance = ((x - mean) ** 2).mean(-1, keepdim=True)
+    y = (x - mean) / torch.sqrt(variance + eps)
+    y = y if weight is None else y * weight.double()
+    return y if bias is None else y + bias.double()
+
+
+def eager(
+    x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
+    """The maths, one PyTorch operator after the other, in fp32; returns x's dtype."""
+    x32 = x.float()
+    mean = x32.mean(-1, keepdim=True)
+    centred = x32 - mean
+    variance = (centred * centred).mean(-1, keepdim=True)
+    y = centred * torch.rsqrt(variance + eps)
+    y = y if weight is None else y * weight
+    y = y if bias is None else y + bias
+    return y.to(x.dtype)
+
+
+def torch_layer_norm(
+    x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
+    """PyTorch's own operator."""
+    return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
+
+
+@functools.cache
+def _compiled(_shape: Shape, _dtype: torch.dtype) -> Any:
+    # A code object of its own for each shape: one shared by all would pass Dynamo's limit of
+    # recompilations, and from there on run eagerly without a word.
+    own = types.FunctionType(torch_layer_norm.__code__.replace(), globals(), "layer_norm_compiled")
+    own.__defaults__ = torch_layer_norm.__defaults__
+    return torch.compile(own, dynamic=False)
+
+
+def compiled(
+    x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
+    """PyTorch's operator through torch.compile, compiled anew for every shape and dtype."""
+    result: Tensor = _compiled(tuple(x.shape), x.dtype)(x, weight, bias, eps)
+    return result
+
+
+@triton.jit
+def layer_norm_row(
+    x_ptr,
+    weight_ptr,
+    bias_ptr,
+    y_ptr,
+    x_outer_stride,
+    x_inner_stride,
+    x_col_stride,
+    n_inner,
+    n_cols,
+    eps,
+    BLOCK_COLS: tl.constexpr,
+    WIDE_OFFSETS: tl.constexpr,
+):
+    # One program a row. The row is loaded once and stays in registers: that is the fusion.
+    row = tl.program_id(0).to(tl.int64)
+    x_row_ptr = x_ptr + row // n_inner * x_outer_stride + row % n_inner * x_inner_stride
+    cols = tl.arange(0, BLOCK_COLS)
+    mask = cols < n_cols
+    x_cols = cols.to(tl.int64) if WIDE_OFFSETS else cols
+    x = tl.load(x_row_ptr + x_cols * x_col_stride, mask=mask, other=0.0).to(tl.float32)
+
+    mean = tl.sum(x, axis=0) / n_cols
+    # Masked lanes hold 0, not the mean: without the select each would add mean² to the sum.
+    centred = tl.where(mask, x - mean, 0.0)
+    variance = tl.sum(centred * centred, axis=0) / n_cols
+    y = centred * tl.rsqrt(variance + eps)
+
+    if weight_ptr is not None:
+        y *= tl.load(weight_ptr + cols, mask=mask, other=0.0).to(tl.float32)
+    if bias_ptr is not None:
+        y += tl.load(bias_ptr + cols, mask=mask, other=0.0).to(tl.float32)
+    tl.store(y_ptr + row * n_cols + cols, y.to(y_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def layer_norm_tiles(
+    x_ptr,
+    weight_ptr,
+    bias_ptr,
+    y_ptr,
+    x_outer_stride,
+    x_inner_stride,
+    x_col_stride,
+    n_inner,
+    n_cols,
+    eps,
+    BLOCK_COLS: tl.constexpr,
+    WIDE_OFFSETS: tl.constexpr,
+):
+    # A row too wide for the registers: the state (count, mean, sum of squares) merges tile by
+    # tile, and a second loop reads x again to normalize it.
+    row = tl.program_id(0).to(tl.int64)
+    x_row_ptr = x_ptr + row // n_inner * x_outer_stride + row % n_inner * x_inner_stride
+    mean = 0.0
+    squares = 0.0
+    for start in range(0, n_cols, BLOCK_COLS):
+        cols = start + tl.arange(0, BLOCK_COLS)
+        mask = cols < n_cols
+        x_cols = cols.to(tl.int64) if WIDE_OFFSETS else cols
+        x = tl.load(x_row_ptr + x_cols * x_col_stride, mask=mask, other=0.0).to(tl.float32)
+        size = tl.minimum(n_cols - start, BLOCK_COLS).to(tl.float32)
+        tile_mean = tl.sum(x, axis=0) / size
+        centred = tl.where(mask, x - tile_mean, 0.0)
+        # Chan's merge of the tile's state into the row's.
+        delta = tile_mean - mean
+        share = size / (start + size)
+        mean += delta * share
+        squares += tl.sum(centred * centred, axis=0) + delta * delta * start * share
+
+    inv_std = tl.rsqrt(squares / n_cols + eps)
+    for start in range(0, n_cols, BLOCK_COLS):
+        cols = start + tl.arange(0, BLOCK_COLS)
+        mask = cols < n_cols
+        x_cols = cols.to(tl.int64) if WIDE_OFFSETS else cols
+        x = tl.load(x_row_ptr + x_cols * x_col_stride, mask=mask, other=0.0).to(tl.float32)
+        y = (x - mean) * inv_std
+        if weight_ptr is not None:
+            y *= tl.load(weight_ptr + cols, mask=mask, other=0.0).to(tl.float32)
+        if bias_ptr is not None:
+            y += tl.load(bias_ptr + cols, mask=mask, other=0.0).to(tl.float32)
+        tl.store(y_ptr + row * n_cols + cols, y.to(y_ptr.dtype.element_ty), mask=mask)
+
+
+# A row of more columns than this goes tile by tile.
+LARGEST_BLOCK = 16384
+# Columns a warp should hold before another one joins, and the most warps in a program.
+COLS_PER_WARP = 1024
+MOST_WARPS = 16
+
+
+def launch_configuration(n_cols: int) -> tuple[int, int]:
+    """Return (BLOCK_COLS, num_warps) for a row of `n_cols`."""
+    block = min(triton.next_power_of_2(n_cols), LARGEST_BLOCK)
+    return block, max(1, min(block // COLS_PER_WARP, MOST_WARPS))
+
+
+def _launch(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    n_cols = x.shape[-1]
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    rows = x.numel() // n_cols
+    if rows == 0:
+        return y
+    x, outer_stride, inner_stride, n_inner = collapse_rows(x)
+    block, num_warps = launch_configuration(n_cols)
+    kernel = layer_norm_row if n_cols <= block else layer_norm_tiles
+    with device_guard(x):
+        kernel[(rows,)](
+            x,
+            None if weight is None else weight.contiguous(),
+            None if bias is None else bias.contiguous(),
+            y,
+            outer_stride,
+            inner_stride,
+            x.stride(-1),
+            n_inner,
+            n_cols,
+            eps,
+            BLOCK_COLS=block,
+            WIDE_OFFSETS=(n_cols - 1) * x.stride(-1) >= 2**31,
+            num_warps=num_warps,
+        )
+    return y
+
+
+_library = torch.library.Library("fusing_kernels", "FRAGMENT")
+_library.define("layer_norm(Tensor x, Tensor? weight, Tensor? bias, float eps) -> Tensor")
+_library.impl("layer_norm", _launch, "CPU")
+_library.impl("layer_norm", _launch, "CUDA")
+
+
+@torch.library.register_fake("fusing_kernels::layer_norm", lib=_library)
+def _fake(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+
+
+torch.library.register_autograd(
+    "fusing_kernels::layer_norm", refuse_backward("layer_norm"), lib=_library
+)
+
+
+def layer_norm(
+    x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
+    """LayerNorm over the last dimension of `x`, in one launch.
+
+    x: (..., N) in fp16, bf16 or fp32, any strides, N at least 1. weight, bias: (N,) in one of
+    these dtypes, or None. Sums are in fp32. Returns a new contiguous tensor of x's shape and
+    dtype. On a GPU the kernel is compiled; on a CPU it is interpreted. ValueError or TypeError
+    names the argument, what it got and what it takes.
+
+    A row of up to 16384 columns is read once; a wider one twice. Leading dimensions that don't
+    collapse to two strides are copied first, which is one more launch.
+    """
+    check_tensor("x", x)
+    if x.dim() == 0 or x.shape[-1] == 0:
+        raise ValueError(f"x has the shape {tuple(x.shape)}; its last dimension must be 1 or more")
+    for name, parameter in (("weight", weight), ("bias", bias)):
+        if parameter is None:
+            continue
+        check_tensor(name, parameter, like=x)
+        if parameter.shape != x.shape[-1:]:
+            raise ValueError(
+                f"{name} has the shape {tuple(parameter.shape)}; with x of shape "
+                f"{tuple(x.shape)} it takes ({x.shape[-1]},)"
+            )
+    result: Tensor = torch.ops.fusing_kernels.layer_norm(x, weight, bias, eps)
+    return result
+
+
+def inputs(
+    shape: Shape,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    seed: int,
+    *,
+    mean: float = 0.5,
+    spread: float = 1.5,
+) -> dict[str, Any]:
+    """Fresh random x (rows, N), weight (N,) and bias (N,), none of them centred on 0."""
+    rows, n_cols = shape
+    generator = torch.Generator(device=device).manual_seed(seed)
+
+    def normal(*size: int) -> Tensor:
+        return torch.randn(*size, generator=generator, device=device)
+
+    return {
+        "x": (mean + spread * normal(rows, n_cols)).to(dtype),
+        "weight": (1.0 + 0.5 * normal(n_cols)).to(dtype),
+        "bias": normal(n_cols).to(dtype),
+    }
+
+
+def cost(shape: Shape, dtype: torch.dtype, pass_: str) -> Cost:
+    """What LayerNorm with weight and bias must do at least.
+
+    An element costs 7 FLOPs: 1 into the sum, 1 to centre, 2 into the sum of squares, 1 to scale by
+    1/√(var + eps), 2 for weight and bias. A row costs 4 more: two divisions, one sum, one rsqrt.
+    """
+    if pass_ != "fwd":
+        raise ValueError(f"pass {pass_!r} of layernorm has no cost; it takes 'fwd'")
+    rows, n_cols = shape
+    return Cost(
+        flops=rows * (7 * n_cols + 4),
+        read_bytes=(rows + 2) * n_cols * dtype.itemsize,
+        write_bytes=rows * n_cols * dtype.itemsize,
+    )
+
+
+def tolerance(dtype: torch.dtype, shape: Shape) -> Tolerance:
+    """The output's rounding, and fp32 sums of N terms in a tree: log2(N) roundings, some twice."""
+    unit = torch.finfo(dtype).eps / 2
+    sums = 4 * 2.0**-24 * (2 + math.log2(max(shape[-1], 2)))
+    return Tolerance(relative_norm=unit + sums, largest=2 * unit + sums)
+
+
+def _needs_gpu(device: torch.device) -> str | None:
+    return None if device.type == "cuda" else "torch.compile is measured on a GPU only"
+
+
+OP = register(
+    Op(
+        name="layernorm",
+        suite="norms",
+        inputs=inputs,
+        reference=reference,
+        variants={
+            "eager": Variant("eager", eager, counted="aten"),
+            "torch": Variant("torch", torch_layer_norm, counted="aten"),
+            "compile": Variant("compile", compiled, unavailable=_needs_gpu),
+            "fused": Variant("fused", layer_norm, counted="triton"),
+        },
+        cost=cost,
+        tolerance=tolerance,
+        shapes=(
+            (512, 1024),
+            (2048, 4096),
+            (4096, 4096),
+            (4096, 8192),
+            (8192, 16384),
+            (16384, 8192),
+            (65536, 1024),
+        ),
+        dtypes=tuple(DTYPES.values()),
+        rows_independent=True,
+        operators=("layer_norm",),
+    )
+)
