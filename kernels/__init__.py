@@ -4,10 +4,14 @@ Importing it installs one hook on Triton: a `@triton.jit` function called with C
 interpreted, with every memory access checked; with GPU tensors it is compiled, as always.
 """
 
-__version__ = "0.1.0"
+from kernels import _environment
 
-from kernels.launch import KernelError, LaunchError, install
+_environment.ignore_triton_interpret()
+_environment.warn_of_other_package()
+
+from kernels.launch import KernelError, LaunchError, install  # noqa: E402
 
 install()
 
+__version__ = "0.1.0"
 __all__ = ["KernelError", "LaunchError", "__version__"]

@@ -7,6 +7,8 @@ allocation. An operator of this package counts through the launches of its kerne
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -17,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from kernels.lab import traffic
+from kernels.lab._fake_cuda import FakeCudaMode
 from kernels.lab.ledger import Ledger, Step, TensorTraffic
 from kernels.registry import Op, Shape, ops
 
@@ -25,6 +28,8 @@ OURS = "fusing_kernels"
 _FREE = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided", "_unsafe_view")
 # They write their first argument without reading it.
 _OVERWRITES = ("copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "bernoulli_")
+# They read of their first argument no more than they return.
+_GATHERS = ("index", "index_select", "gather", "embedding")
 
 
 def distinct_bytes(tensor: torch.Tensor) -> int:
@@ -71,6 +76,10 @@ class _Counter(TorchDispatchMode):
             self._add(func, args, kwargs, result)
         return result
 
+    def add_copy(self, target: torch.Tensor, source: Any) -> None:
+        """Write down a copy into `target` that was spelled out instead of dispatched."""
+        self._write_down("copy_", _tensors(source), [], [target])
+
     def _add(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         operator = func._schema.name.split("::")[1]
         inputs, outputs = _tensors((args, kwargs)), _tensors(result)
@@ -84,10 +93,22 @@ class _Counter(TorchDispatchMode):
         if operator in _OVERWRITES:
             overwritten.append(inputs[0])
         unread = {id(tensor) for tensor in overwritten}
+        read = [tensor for tensor in inputs if id(tensor) not in unread]
+        self._write_down(operator, read, outputs, overwritten)
+
+    def _write_down(
+        self,
+        operator: str,
+        inputs: list[torch.Tensor],
+        outputs: list[torch.Tensor],
+        overwritten: list[torch.Tensor],
+    ) -> None:
         label = f"{operator.strip('_')}{len(self.steps) + 1}"
         traffic_of: dict[str, TensorTraffic] = {}
-        for tensor in {id(t): t for t in inputs if id(t) not in unread}.values():
+        for number, tensor in enumerate(inputs):
             size = distinct_bytes(tensor)
+            if operator in _GATHERS and number == 0:
+                size = min(size, sum(distinct_bytes(out) for out in outputs))
             name = self._name(tensor, "constant")
             read = TensorTraffic(name, read_unique=size, read_requested=size)
             traffic_of[name] = max(traffic_of.get(name, read), read, key=lambda t: t.read_unique)
@@ -153,12 +174,22 @@ def count(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Ledger:
         if isinstance(fn, torch.nn.Module):
             state = {k: _fake(v) for k, v in fn.state_dict(keep_vars=True).items()}
             _remember(names, state.items())
-            call: Callable[..., Any] = lambda *a, **k: torch.func.functional_call(fn, state, a, k)
+            call: Callable[..., Any] = functools.partial(_call_with, fn, state)
         else:
             call = fn
-        with _Counter(names) as counter, torch.no_grad():
+        with _Counter(names) as counter, torch.no_grad(), _on_any_build(counter):
             call(*args, **kwargs)
     return Ledger(tuple(counter.steps), "aten")
+
+
+def _on_any_build(counter: _Counter) -> contextlib.AbstractContextManager[Any]:
+    if torch.backends.cuda.is_built():
+        return contextlib.nullcontext()
+    return FakeCudaMode(counter.add_copy)
+
+
+def _call_with(module: torch.nn.Module, state: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+    return torch.func.functional_call(module, state, args, kwargs)
 
 
 def _remember(names: dict[int, str], named: Iterable[tuple[str, Any]]) -> None:

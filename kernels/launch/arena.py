@@ -153,13 +153,13 @@ class Arena:
         if key not in self._storages:
             self._storages[key] = _Storage(tensor)
         storage = self._storages[key]
-        start = tensor.storage_offset() * tensor.element_size()
+        start = int(tensor.storage_offset()) * tensor.element_size()
         storage.refine(math.gcd(itemsize, start))
         span = 0
         if tensor.numel():
             steps = zip(tensor.shape, tensor.stride(), strict=True)
             last = sum((size - 1) * stride for size, stride in steps)
-            span = (last + 1) * tensor.element_size()
+            span = int(last + 1) * tensor.element_size()
         window = len(self._arguments) + 1
         middle = (window << WINDOW_BITS) + (1 << (WINDOW_BITS - 1))
         base = middle + (storage.address + start) % 256

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
@@ -119,6 +120,14 @@ def _refuse_mixed(kernel: JITFunction[Any], arguments: dict[str, Any]) -> None:
     )
 
 
+def _refuse_without_gpu(kernel: JITFunction[Any]) -> None:
+    if not torch.cuda.is_available():
+        raise LaunchError(
+            f"kernel {kernel.__name__!r}: no argument is a CPU tensor and PyTorch finds no GPU; "
+            f"give it CPU tensors to interpret it"
+        )
+
+
 def _take(kernel: JITFunction[Any], args: Any, kwargs: Any, grid: Any, mode: str) -> None:
     arguments, options = _bind(kernel, args, kwargs)
     if len(_devices((), arguments)) > 1:
@@ -143,8 +152,8 @@ def _hooked_run(original: Any) -> Any:
             first = args[0] if args else None
             if getattr(first, "is_cuda", False) or warmup:
                 return original(self, *args, grid=grid, warmup=warmup, **kwargs)
-            devices = _devices(args, kwargs)
-            if "cpu" not in devices:
+            if "cpu" not in _devices(args, kwargs):
+                _refuse_without_gpu(self)
                 return original(self, *args, grid=grid, warmup=warmup, **kwargs)
         elif warmup:
             return original(self, *args, grid=grid, warmup=warmup, **kwargs)

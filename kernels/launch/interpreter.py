@@ -68,7 +68,7 @@ def _handle(data: Any, dtype: Any) -> Any:
     return upstream.TensorHandle(data, dtype.scalar)
 
 
-class _Builder(upstream.InterpreterBuilder):  # type: ignore[misc]
+class _Builder(upstream.InterpreterBuilder):
     """Upstream's builder with its memory accesses on the arena and its bf16 mended."""
 
     arena: Arena
@@ -88,7 +88,13 @@ class _Builder(upstream.InterpreterBuilder):  # type: ignore[misc]
         return self.arena.access(kind, ptrs.data, mask, itemsize, self._line())
 
     def create_masked_load(
-        self, ptrs: Any, mask: Any, other: Any, cache: Any, eviction: Any, is_volatile: Any
+        self,
+        ptrs: Any,
+        mask: Any,
+        other: Any,
+        cache_modifier: Any,
+        eviction_policy: Any,
+        is_volatile: Any,
     ) -> Any:
         # Block pointers and descriptors hand over a bare array as the mask.
         lanes = mask.data if isinstance(mask, upstream.TensorHandle) else mask
@@ -101,7 +107,7 @@ class _Builder(upstream.InterpreterBuilder):  # type: ignore[misc]
         return upstream.TensorHandle(upstream._interpreter.load(real, lanes, fill, dtype), element)
 
     def create_masked_store(
-        self, ptrs: Any, value: Any, mask: Any, cache: Any, eviction: Any
+        self, ptrs: Any, value: Any, mask: Any, cache_modifier: Any, eviction_policy: Any
     ) -> Any:
         lanes = mask.data if isinstance(mask, upstream.TensorHandle) else mask
         real = self._access("store", ptrs, lanes)
@@ -233,7 +239,7 @@ def _patched_reduce(original: Callable[..., Any]) -> Callable[..., Any]:
 _code: dict[int, tuple[Any, types.CodeType]] = {}
 
 
-class _Rewriter(upstream.FunctionRewriter):  # type: ignore[misc]
+class _Rewriter(upstream.FunctionRewriter):
     """Upstream's rewriting of assignments, but it returns code and leaves all globals alone."""
 
     def _compile_and_exec(self, transformed_ast: Any) -> Any:

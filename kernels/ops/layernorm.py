@@ -1,6 +1,6 @@
 """LayerNorm over the last dimension (chapters 02, 05, 06).
 
-    mean = Σ x / N        var = Σ (x − mean)² / N        y = (x − mean) / √(var + eps) · weight + bias
+    mean = Σ x / N,   var = Σ (x − mean)² / N,   y = (x − mean) / √(var + eps) · weight + bias
 
 x and y have the shape (..., N); weight and bias have N elements each, and either may be missing.
 With R rows and elements of s bytes, one pass over memory reads R·N·s of x and N·s of weight and

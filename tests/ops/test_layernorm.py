@@ -1,0 +1,186 @@
+"""LayerNorm against float64, on every dtype, width and layout, and what it refuses."""
+
+import pytest
+import torch
+
+from kernels.launch import recording
+from kernels.launch.compile import compile_launch
+from kernels.ops import layernorm
+from kernels.ops.layernorm import eager, layer_norm, reference
+from kernels.registry import DTYPES, get
+
+OP = get("layernorm")
+# Pairwise: each dtype with each width once, each layout with most of them.
+WIDTHS = {"divisible": 1024, "ragged": 1000, "three": 3, "seventeen": 17, "one": 1, "wide": 20_000}
+
+
+def assert_close(out, exact, dtype, shape):
+    tolerance = OP.tolerance(dtype, shape)
+    assert out.dtype == dtype
+    error = (out.double() - exact).norm()
+    assert error <= tolerance.relative_norm * exact.norm(), (error / exact.norm()).item()
+    assert (out.double() - exact).abs().max() <= tolerance.largest * exact.abs().max()
+
+
+def make(rows, cols, dtype, **options):
+    return OP.inputs((rows, cols), dtype, "cpu", seed=torch.seed() % 2**31, **options)
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_width_and_dtype(dtype, width):
+    inputs = make(3 if width == "wide" else 7, WIDTHS[width], dtype)
+    assert_close(layer_norm(**inputs), reference(**inputs), dtype, (7, WIDTHS[width]))
+
+
+@pytest.mark.parametrize("name", ["eager", "torch"])
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+def test_the_other_variants_compute_the_same(name, dtype):
+    inputs = make(7, 1000, dtype)
+    assert_close(OP.variant(name).fn(**inputs), reference(**inputs), dtype, (7, 1000))
+
+
+def layouts():
+    base = torch.randn(6, 4, 48)
+    yield "one dimension", base[0, 0]
+    yield "four dimensions", base.view(2, 3, 4, 48)
+    yield "sliced columns", base[..., 5:38]
+    yield "every second column", base[..., ::2]
+    yield "every second row", base[:, ::2]
+    yield "transposed", base[0].t()
+    yield "batch and sequence swapped", base.transpose(0, 1)
+    yield "expanded rows", base[0, 0].expand(5, 48)
+    yield "expanded columns", base[0, :, :1].expand(4, 48)
+    yield "three strides", base.view(2, 3, 4, 48)[:, :2, ::2]
+    yield "offset by one element", base.flatten()[1:481].view(10, 48)
+
+
+@pytest.mark.parametrize(("name", "x"), list(layouts()), ids=[name for name, _ in layouts()])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def test_every_layout(name, x, dtype):
+    if dtype != x.dtype:  # a cast that keeps the strides, which `x.to(dtype)` may not
+        x = torch.empty_strided(x.shape, x.stride(), dtype=dtype).copy_(x) if 0 not in x.stride() \
+            else x  # fmt: skip
+    width = x.shape[-1]
+    weight, bias = torch.randn(width).to(x.dtype), torch.randn(width).to(x.dtype)
+    out = layer_norm(x, weight, bias)
+    assert out.is_contiguous()
+    assert_close(out, reference(x, weight, bias), x.dtype, (1, width))
+
+
+def test_parameters_may_be_missing_strided_or_of_another_dtype():
+    inputs = make(5, 48, torch.bfloat16)
+    x, weight, bias = inputs["x"], inputs["weight"], inputs["bias"]
+    wide = torch.randn(96)[::2]
+    for w, b in ((None, None), (weight, None), (None, bias), (wide, bias), (weight.float(), None)):
+        assert_close(layer_norm(x, w, b), reference(x, w, b), torch.bfloat16, (5, 48))
+
+
+@pytest.mark.parametrize("shape", [(0, 8), (3, 0, 8)])
+def test_no_rows_give_no_rows(shape):
+    assert layer_norm(torch.empty(shape)).shape == shape
+
+
+@pytest.mark.parametrize("width", [3, 17, 1536, 20_000])
+def test_masked_lanes_stay_out_of_the_variance(width):
+    inputs = make(2, width, torch.float32, mean=100.0)
+    assert_close(layer_norm(**inputs), reference(**inputs), torch.float32, (2, width * 100**2))
+
+
+@pytest.mark.parametrize("width", [1000, 40_000])
+def test_a_large_mean_does_not_cancel(width):
+    x = (1e3 + 1e-3 * torch.randn(2, width, dtype=torch.float64)).float()
+    exact = reference(x, eps=1e-12)
+    error = (layer_norm(x, eps=1e-12).double() - exact).norm() / exact.norm()
+    # x itself is known to 2^-24 · 1000 only; the mean in fp32 to about as much.
+    assert error < 2**-24 * 1e3 / 1e-3
+
+
+def test_fp16_squares_do_not_overflow():
+    x = (300 * torch.randn(2, 4096)).half()
+    assert_close(layer_norm(x), reference(x), torch.float16, (2, 4096))
+
+
+def test_eps_is_used():
+    x = torch.randn(3, 64) * 1e-3
+    for eps in (0.0, 1e-5, 1.0):
+        assert_close(layer_norm(x, eps=eps), reference(x, eps=eps), torch.float32, (3, 64))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "sentence"),
+    [
+        (lambda x, w: layer_norm(x.double()), TypeError, "x has dtype torch.float64; it takes"),
+        (lambda x, w: layer_norm(x.int()), TypeError, "x has dtype torch.int32"),
+        (lambda x, w: layer_norm([1.0]), TypeError, "x is a list; it takes a torch.Tensor"),
+        (lambda x, w: layer_norm(x[:, :0]), ValueError, r"shape \(4, 0\); its last dimension"),
+        (lambda x, w: layer_norm(x[0, 0]), ValueError, r"shape \(\); its last dimension"),
+        (lambda x, w: layer_norm(x, w[:3]), ValueError, r"weight has the shape \(3,\).*\(8,\)"),
+        (lambda x, w: layer_norm(x, None, w[None]), ValueError, r"bias has the shape \(1, 8\)"),
+        (lambda x, w: layer_norm(x, w.double()), TypeError, "weight has dtype torch.float64"),
+        (lambda x, w: layer_norm(x, w.to("meta")), ValueError, "weight lies on meta and x on cpu"),
+    ],
+)
+def test_bad_input_gets_one_sentence(call, error, sentence):
+    with pytest.raises(error, match=sentence):
+        call(torch.randn(4, 8), torch.randn(8))
+
+
+def test_gradients_are_refused_with_a_sentence():
+    x = torch.randn(4, 8, requires_grad=True)
+    with pytest.raises(RuntimeError, match="no backward pass"):
+        layer_norm(x).sum().backward()
+
+
+def test_the_cost_is_each_tensor_once():
+    for dtype in DTYPES.values():
+        inputs = make(6, 50, dtype)
+        size = sum(t.numel() * t.element_size() for t in inputs.values())
+        cost = OP.cost((6, 50), dtype, "fwd")
+        assert (cost.read_bytes, cost.write_bytes) == (size, 6 * 50 * dtype.itemsize)
+
+
+def test_a_graph_keeps_it_whole():
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    counter = CompileCounterWithBackend("eager")
+    inputs = make(4, 64, torch.float32)
+    compiled = torch.compile(lambda x, w: layer_norm(x, w) * 2, fullgraph=True, backend=counter)
+    out = compiled(inputs["x"], inputs["weight"])
+    torch.testing.assert_close(out, 2 * layer_norm(inputs["x"], inputs["weight"]))
+    assert counter.frame_count == 1
+
+
+def test_the_operator_passes_pytorchs_own_check():
+    inputs = make(4, 64, torch.float32)
+    torch.library.opcheck(
+        torch.ops.fusing_kernels.layer_norm.default,
+        (inputs["x"], inputs["weight"], None, 1e-5),
+        test_utils=("test_schema", "test_faketensor"),
+    )
+
+
+@pytest.mark.parametrize("capability", [75, 80, 89, 90, 100, 120])
+def test_no_launch_spills_on_any_card(capability):
+    wide = [16, 1000, 4096, 8192, 16384, 50_000] if capability in (75, 90) else [16384]
+    for width in wide:
+        for dtype in DTYPES.values():
+            if dtype == torch.bfloat16 and capability == 75:
+                continue
+            with recording() as launches:
+                layer_norm(**make(1, width, dtype))
+            compiled = compile_launch(launches.seen[0], capability)
+            assert compiled.stack_bytes == 0, (width, dtype)
+            assert compiled.shared_bytes <= 48 * 1024
+
+
+def test_a_wide_row_takes_the_loop():
+    with recording() as launches:
+        layer_norm(torch.empty(1, layernorm.LARGEST_BLOCK))
+        layer_norm(torch.empty(1, layernorm.LARGEST_BLOCK + 1))
+    assert [launch.name for launch in launches] == ["layer_norm_row", "layer_norm_tiles"]
+
+
+def test_eager_and_fused_agree_through_their_ledgers_names():
+    assert list(OP.variants) == ["eager", "torch", "compile", "fused"]
+    assert OP.variant("eager").fn is eager
