@@ -13,19 +13,15 @@ from itertools import groupby
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import LogLocator
 
 from kernels.lab.data import Row
 from kernels.lab.ledger import Ledger
-from kernels.lab.roofline import (
-    Ceilings,
-    IntensityLine,
-    Point,
-    ceilings_of,
-    roofline,
-    roofline_of_rows,
-)
+from kernels.lab.roofline import Ceilings, IntensityLine, Point, ceilings_of, points_of
+from kernels.lab.roofline_figure import roofline, roofline_of_rows
 from kernels.lab.strips import Access, Launch, operations_strip, timeline, trace_map
 from kernels.lab.style import (
+    BOTH_HATCH,
     VARIANTS,
     WRITE_HATCH,
     Look,
@@ -35,7 +31,6 @@ from kernels.lab.style import (
     look,
     new_figure,
     page,
-    quantity,
     scale,
     show,
     spread,
@@ -56,6 +51,7 @@ __all__ = [
     "figure_html",
     "look",
     "operations_strip",
+    "points_of",
     "roofline",
     "roofline_of_rows",
     "show",
@@ -126,10 +122,21 @@ def _bar(axes: Axes, y: float, bar: Bar, factor: float, unit: str, span: float) 
     """Draw one bar at height `y`; `span` is the width of the axis in bytes."""
     color, total = look(bar.variant).color, bar.bytes
     if total is None:
-        axes.text(0, y, " not measured", va="center", style="italic", color=page().muted)
+        axes.annotate(
+            "not measured",
+            (0, y),
+            xytext=(5, 0),
+            textcoords="offset points",
+            va="center",
+            style="italic",
+            color=page().muted,
+            bbox={"facecolor": page().paper, "edgecolor": "none", "pad": 1},
+        )
         return
     split = bar.read is not None and bar.written is not None
-    parts = [(bar.read or 0, ""), (bar.written or 0, WRITE_HATCH)] if split else [(total, "..")]
+    parts = (
+        [(bar.read or 0, ""), (bar.written or 0, WRITE_HATCH)] if split else [(total, BOTH_HATCH)]
+    )
     left = 0.0
     for size, hatch in parts:
         if not size:
@@ -140,7 +147,7 @@ def _bar(axes: Axes, y: float, bar: Bar, factor: float, unit: str, span: float) 
             left=left / factor,
             height=0.72,
             color=(color, 0.35) if hatch == WRITE_HATCH else color,
-            edgecolor=color if hatch == WRITE_HATCH else page().ink,
+            edgecolor=color if hatch == WRITE_HATCH else (page().ink, 0.5),
             hatch=hatch,
             linewidth=0.8,
         )
@@ -158,7 +165,15 @@ def _bar(axes: Axes, y: float, bar: Bar, factor: float, unit: str, span: float) 
                 else None,
             )
         left += size
-    axes.text(total / factor, y, f" {digits(total / factor)} {unit}", va="center", weight="bold")
+    axes.annotate(
+        f"{digits(total / factor)} {unit}",
+        (total / factor, y),
+        xytext=(6, 0),
+        textcoords="offset points",
+        va="center",
+        weight="bold",
+        bbox={"facecolor": page().paper, "edgecolor": "none", "pad": 1},
+    )
 
 
 @themed
@@ -199,7 +214,9 @@ def traffic_bars(bars: Sequence[Bar], title: str, ideal_bytes: int | None = None
     axes.set_title(title)
     if ideal_bytes is not None:
         axes.axvline(ideal_bytes / factor, color=page().ink, linestyle="--", linewidth=1.2)
-    _bar_legend(figure, bars, quantity(ideal_bytes, "B") if ideal_bytes is not None else "")
+    _bar_legend(
+        figure, bars, f"{digits(ideal_bytes / factor)} {unit}" if ideal_bytes is not None else ""
+    )
     return figure
 
 
@@ -213,7 +230,9 @@ def _bar_legend(figure: Figure, bars: Sequence[Bar], ideal: str) -> None:
         )
     if any(bar.read is None or bar.written is None for bar in measured):
         label = "read and written together"
-        handles.append(Patch(facecolor=muted, edgecolor=page().ink, hatch="..", label=label))
+        handles.append(
+            Patch(facecolor=muted, edgecolor=(page().ink, 0.5), hatch=BOTH_HATCH * 2, label=label)
+        )
     if ideal:
         line = figure.axes[0].plot([], [], color=page().ink, linestyle="--")[0]
         line.set_label(f"ideal, {ideal}")
@@ -285,7 +304,8 @@ def sweep(
     label_places = spread([end[2] for end in ends], 0.075 * top, 0.03 * top, 0.97 * top)
     for (variant, end_x, end_y), y in zip(ends, label_places, strict=True):
         axes.plot([end_x, column], [end_y, y], color=page().muted, linewidth=0.7, zorder=0)
-        axes.text(column, y, f" {variant}", va="center")
+        box = {"facecolor": page().paper, "edgecolor": "none", "pad": 1}
+        axes.text(column, y, f" {variant}", va="center", bbox=box)
     if ceiling_gbs is not None:
         axes.axhline(ceiling_gbs, color=page().ink, linestyle="--", linewidth=1.2)
         label = f"{ceiling_label}: {digits(ceiling_gbs)} GB/s"
@@ -296,10 +316,14 @@ def sweep(
             xytext=(4, 3),
             textcoords="offset points",
         )
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades < 300 else (1,)))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.xaxis.set_minor_formatter(lambda _value, _: "")
     axes.grid(axis="y")
     axes.set_xlabel(f"{x.removeprefix('bytes_')} bytes, {letter}B (decimal, log scale)")
     axes.set_ylabel("ideal bytes per second, GB/s")
     axes.set_title(title)
+    if any(row.time_us_p20 or row.time_us_p95 for row in rows):
+        band = Patch(facecolor=(page().muted, 0.4), label="band: 20th to 95th percentile of time")
+        figure.legend(handles=[band], loc="outside lower left")
     return figure

@@ -61,8 +61,9 @@ def short_name(name: str, most: int = 40) -> str:
     """
     bare = name.removeprefix("void ")
     head = re.split(r"[<(]", bare, maxsplit=1)[0].rsplit("::", 1)[-1]
-    inner = re.search(r"(\w+?)(?:_kernel_cuda|_kernel_impl|Functor|Ops?)\b", bare[len(head) :])
-    short = f"{head} ({inner.group(1)})" if inner and inner.group(1) not in head else head
+    inside = r"CUDAFunctor_(\w+)|(\w+?)(?:_kernel_cuda|_kernel_impl|Functor|Ops?)\b"
+    found = [a or b for a, b in re.findall(inside, bare[len(head) :])]
+    short = next((f"{head} ({what})" for what in found if what.lower() not in head.lower()), head)
     return short if len(short) <= most else short[: most - 1] + "…"
 
 
@@ -71,7 +72,7 @@ def _with_list(lanes: float, lines: int) -> tuple[Figure, Axes, Axes]:
     listed = _LINE * lines
     figure = new_figure(lanes + listed + 1.0)
     picture, text = figure.subplots(2, 1, height_ratios=[lanes + 0.6, listed + 0.1])
-    text.set(xlim=(0, 1), ylim=(lines - 0.5, -0.5))
+    text.set(xlim=(0, 1), ylim=(lines - 0.3, -0.5))
     text.axis("off")
     return figure, picture, text
 
@@ -125,10 +126,11 @@ def timeline(launches: Sequence[Launch] | Sequence[tuple[str, float]], title: st
         spent = sum(box.duration_us for box in own)
         label = f"{times}{short_name(name)}"
         _list_line(text, line, line + 1, label, f"{digits(spent)} µs")
-    note = f"gaps {digits(idle)} µs of {digits(total)} µs (hatched)"
+    note = f"gaps, hatched: {digits(idle)} µs of {digits(total)} µs"
     if end_to_end:
-        note = "Laid end to end: the gaps between launches were not recorded."
-    text.text(0, len(names), f"{len(boxes)} launches. {note}", va="center", color=page().muted)
+        note = "laid end to end: gaps were not recorded"
+    said = f"{len(boxes)} launches; {note}"
+    text.text(0, len(names) + 0.2, said, va="center", color=page().muted)
     return figure
 
 
@@ -170,7 +172,7 @@ def _list_line(axes: Axes, line: int, number: int, label: str, value: str) -> No
         va="center",
         weight="bold",
         color=ink_on(color),
-        bbox={"facecolor": color, "edgecolor": "none", "pad": 1.5},
+        bbox={"facecolor": color, "edgecolor": page().paper, "pad": 1.8},
     )
     axes.text(0.075, line, label, va="center")
     axes.text(1, line, value, va="center", ha="right")
@@ -226,7 +228,7 @@ def operations_strip(ledger: Ledger, title: str) -> Figure:
                 (moved.write_unique, row + 0.02, True),
             ):
                 if size:
-                    small = size < 0.05 * factor
+                    small = size < 0.1 * factor
                     label = "<0.1" if small else f"{digits(size / factor)}".removesuffix(".00")
                     _cell(axes, column, top, label if roomy else "", written)
         _list_line_plain(text, column, step.name, step.bytes_unique / factor, unit)

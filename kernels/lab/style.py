@@ -21,6 +21,8 @@ from typing import Any, ParamSpec
 import matplotlib.style
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from PIL import Image
 
 P = ParamSpec("P")
 
@@ -34,6 +36,7 @@ ORANGE, SKY, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
 BLUE, VERMILLION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#8C8C8C"
 CYCLE = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILLION, YELLOW)
 WRITE_HATCH = "////"
+BOTH_HATCH = "|"  # bytes read and written that are not told apart
 
 _INK = "ink"  # Okabe and Ito's black, which turns white on the dark page
 _LOOKS: dict[str, tuple[str, str]] = {
@@ -47,8 +50,8 @@ _LOOKS: dict[str, tuple[str, str]] = {
     "copy": (_INK, "H"),
     "yours": (_INK, "*"),
     "tutorial": (VERMILLION, ">"),
-    "liger": (PURPLE, "<"),
-    "helion": (ORANGE, "h"),
+    "liger": (SKY, "<"),
+    "helion": (BLUE, "h"),
     "sdpa_flash": (BLUE, "d"),
     "sdpa_cudnn": (SKY, "8"),
     "one_kernel": (BLUE, "P"),
@@ -162,12 +165,13 @@ def themed(draw: Callable[P, Figure]) -> Callable[P, Figure]:
 
 def new_figure(height: float) -> Figure:
     """Return an empty figure of the book's width and `height` inches."""
-    return Figure(figsize=(WIDTH, height), layout="constrained")
+    layout = ConstrainedLayoutEngine(h_pad=0.07, w_pad=0.06)  # inches
+    return Figure(figsize=(WIDTH, height), layout=layout)
 
 
 def digits(value: float) -> str:
     """Return a number with three significant digits, without an exponent."""
-    for limit, places in ((9.995, 2), (99.95, 1)):
+    for limit, places in ((0.0005, 0), (0.9995, 3), (9.995, 2), (99.95, 1)):
         if abs(value) < limit:
             return f"{value:.{places}f}"
     return f"{value:.0f}"
@@ -186,6 +190,11 @@ def quantity(value: float, unit: str) -> str:
     factor, letter = scale(value)
     exact = factor == 1 and float(value).is_integer()
     return f"{f'{value:.0f}' if exact else digits(value / factor)} {letter}{unit}"
+
+
+def duration(time_us: float) -> str:
+    """Return `184 µs`, or `30.0 ms` from ten milliseconds on."""
+    return f"{digits(time_us / 1e3)} ms" if time_us >= 1e4 else f"{digits(time_us)} µs"
 
 
 def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
@@ -221,11 +230,22 @@ def render(draw: Callable[[], Figure], page_name: str = "light") -> tuple[str, b
         figure = draw()
         file = io.BytesIO()
         figure.savefig(file, format="svg", metadata={"Date": None})
-        if len(file.getvalue()) <= _LARGEST_SVG:
-            return "image/svg+xml", file.getvalue()
-        file = io.BytesIO()
-        figure.savefig(file, format="png", dpi=_PNG_DPI, metadata={"Software": None})
+        svg = _smaller(file.getvalue().decode())
+        if len(svg) <= _LARGEST_SVG:
+            return "image/svg+xml", svg
+        drawn, file = io.BytesIO(), io.BytesIO()
+        figure.savefig(drawn, format="png", dpi=_PNG_DPI, metadata={"Software": None})
+        flat = Image.open(drawn).convert("RGB").quantize(128, dither=Image.Dither.NONE)
+        flat.save(file, "PNG", optimize=True)
         return "image/png", file.getvalue()
+
+
+def _smaller(svg: str) -> bytes:
+    """Return an SVG without comments, metadata and digits that no screen shows."""
+    svg = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<!DOCTYPE[^>]*>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"(\d\d\.\d\d)\d+", r"\1", svg)
+    svg = re.sub(r" ?\n(?=[A-Za-z] |z)", "", svg)  # between the commands of a path
+    return re.sub(r"\s*\n\s*", " ", svg).replace("> <", "><").encode()
 
 
 # Which picture shows: the light one, unless the page says that it is dark (the book, Colab,
@@ -269,7 +289,7 @@ def figure_html(draw: Callable[[], Figure], caption: str, alt: str) -> str:
             f'alt="{html.escape(alt)}" src="data:{mime};base64,{base64.b64encode(data).decode()}">'
         )
     words = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(caption))
-    # The pictures stand in a box of their own: the book's theme hides a caption beside a hidden one.
+    # The pictures have a box of their own: the book's theme hides a caption beside a hidden one.
     return (
         f'<style>{_STYLE}</style><figure class="fk-figure"><div>{"".join(images)}</div>'
         f"<figcaption>{words}</figcaption></figure>"
