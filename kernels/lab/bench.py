@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gc
 import math
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -97,8 +98,17 @@ def run(options: Options) -> int:
     if not (options.seconds > 0 and math.isfinite(options.seconds)):
         raise RefusalError(f"--seconds {options.seconds} does not fit; it takes a number above 0")
     cells = select(options.suite, options.variants, options.shapes, options.dtypes)
+    if not re.fullmatch(r"[\w.-]+", options.run_id or "-"):
+        raise RefusalError(
+            f"--run-id {options.run_id!r} does not fit; it takes letters, digits, . _ -"
+        )
     if not torch.cuda.is_available():
-        raise RefusalError(NO_GPU.format(command="bench"))
+        raise RefusalError(NO_GPU)
+    if options.out is not None:
+        try:
+            options.out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RefusalError(f"--out {options.out} cannot be made: {error.strerror}") from error
     began = time.perf_counter()
     bench = Bench(options.seconds)
     card = devices.describe(bench.device.index)
@@ -129,6 +139,7 @@ def _fill(bench: Bench, cells: Sequence[Cell], record: dict[str, Any]) -> None:
     bench.rows = report.fill_bytes(bench.rows, cells, bench.problem)
     say(f"bytes counted  ({time.perf_counter() - started:.1f} s)")
     bench.rows, flagged, rejected = report.judge(bench.rows, bench.stream.l2_bytes)
+    record["calls_in_graph"] = bench.calls_in_graph
     record["cache_effects"], record["rejected"] = flagged, rejected
     for sentence in flagged:
         say(f"cache effect  {sentence}")

@@ -95,7 +95,7 @@ def ceiling_ops() -> list[Op]:
         suite="ceilings",
         inputs=_one,
         reference=lambda x: x.double(),
-        variants={"torch": Variant("torch", _copy, counted="aten")},
+        variants={"torch": Variant("torch", _copy)},
         cost=_copy_cost,
         tolerance=_tolerance,
         # The bytes of one side; a copy reads and writes that many each.
@@ -122,7 +122,7 @@ def ceiling_ops() -> list[Op]:
         suite="ceilings",
         inputs=_one,
         reference=lambda x: x.double() + 1.0,
-        variants={"torch": Variant("torch", _add_one, counted="aten")},
+        variants={"torch": Variant("torch", _add_one)},
         cost=_launch_cost,
         tolerance=_tolerance,
         shapes=((1,),),

@@ -1,4 +1,4 @@
-"""One cell of the bench: its variants checked, captured, timed side by side, their launches told."""
+"""One cell of the bench: its variants checked, captured, timed side by side, launches counted."""
 
 from __future__ import annotations
 
@@ -46,15 +46,6 @@ def unsupported(dtype: torch.dtype) -> str | None:
     return None
 
 
-def fresh_compiler() -> None:
-    """Forget what torch.compile specialised: each cell compiles for its own shape and dtype.
-
-    Without this the second shape would be compiled with dynamic sizes and the ninth not at all.
-    """
-    if "torch._dynamo" in sys.modules:
-        sys.modules["torch._dynamo"].reset()
-
-
 def input_sets(cell: Cell, device: torch.device, seed: int, count: int) -> list[dict[str, Any]]:
     """Return `count` sets of fresh random inputs of the cell."""
     make = cell.op.inputs
@@ -95,16 +86,22 @@ def in_cell(row: Row, cell: Cell) -> bool:
     ) and (row.variant == COPY or row.variant in {variant.name for variant in cell.variants})
 
 
+def this_device() -> torch.device:
+    """Return the GPU that is measured: the current one."""
+    return torch.device("cuda", torch.cuda.current_device())
+
+
 class Bench:
     """The state of one run: its device, what it measured, what went wrong."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self.device = torch.device("cuda", torch.cuda.current_device())
+        self.device = this_device()
         self.stream = timing.CudaStream(self.device)
         self.memory = torch.cuda.get_device_properties(self.device).total_memory
         self.seed = int(time.time())
         self.rows: list[Row] = []
+        self.calls_in_graph: dict[str, int] = {}  # of each cell
         self.problems: list[str] = []  # what failed or came out wrong: exit code 1
         self.dead = False  # after an error that ends the device's service to this process
 
@@ -174,7 +171,6 @@ class Bench:
 
     def measure(self, cell: Cell) -> list[Row]:
         """Return the graph and host rows of a cell: times, error, flops, ideal bytes."""
-        fresh_compiler()
         errors: dict[str, float | None] = {}
         estimates: dict[str, float] = {}
         sets: dict[str, list[dict[str, Any]]] = {}
@@ -202,13 +198,14 @@ class Bench:
 
         cost = cell.op.cost(cell.shape, cell.dtype, cell.pass_)
         calls = timing.calls_in_window(min(estimates.values()), cost.bytes_ideal, self.memory)
-        for taken in {id(taken): taken for taken in sets.values()}.values():
-            of = COPY_VARIANT if taken is sets.get(COPY) else working[-1]
-            taken += make_sets(cell, of, self.device, self.seed + 1, calls - 1)
+        self.calls_in_graph[cell.name] = calls
+        lists = {id(sets[variant.name]): (variant, sets[variant.name]) for variant in working}
+        for variant, inputs in lists.values():
+            inputs += make_sets(cell, variant, self.device, self.seed + 1, calls - 1)
         pool = torch.cuda.graph_pool_handle()
         graphs: dict[str, torch.cuda.CUDAGraph] = {}
         for variant in working:
-            bound = [bind(variant, inputs) for inputs in sets[variant.name]]
+            bound = [bind(variant, one) for one in sets[variant.name]]
             what = f"{cell.name} {variant.name} in a CUDA graph"
             graph = self.attempt(what, partial(timing.capture, bound, pool))
             if self.dead:
@@ -240,13 +237,12 @@ class Bench:
                 flops=0 if name == COPY else cost.flops,
                 error=errors[name],
             )
-            for how, lists in samples.items()
-            for name, times in lists.items()
+            for how, taken in samples.items()
+            for name, times in taken.items()
         ]
 
     def count_launches(self, cell: Cell) -> None:
         """Fill the column `launches` of the cell's rows from PyTorch's profiler."""
-        fresh_compiler()
         measured = {row.variant for row in self.rows if in_cell(row, cell)}
         for variant in (COPY_VARIANT, *cell.variants):
             if variant.name not in measured or self.dead:

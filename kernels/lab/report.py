@@ -82,7 +82,9 @@ def table(rows: Sequence[Row]) -> str:
     GB/s counts the ideal bytes, whatever a variant moves; `host` is the time of a call from Python.
     """
     copies = copy_times(rows)
-    host = {(*row_group(row)[:4], row.variant): row.time_us_p50 for row in rows if row.timing == "host"}
+    host = {
+        (*row_group(row)[:4], row.variant): row.time_us_p50 for row in rows if row.timing == "host"
+    }
     head = f"{'op':<10} {'shape':<16} {'dtype':<5} {'variant':<12} {'µs':>9} {'host µs':>9} "
     lines = [head + f"{'GB/s':>7} {'TFLOP/s':>8} {'of copy':>8} {'launches':>8} {'error':>8}"]
     for row in rows:
@@ -113,7 +115,7 @@ def fill_bytes(
     what the lanes of their kernels ask for is not counted.
     """
     try:
-        from kernels.lab import traffic
+        from kernels.lab import counting
     except ImportError as error:
         problem(f"no bytes are counted: {error}")
         return list(rows)
@@ -125,7 +127,9 @@ def fill_bytes(
             if not variant.counted or not any(row.key[:5] == key for row in rows):
                 continue
             try:
-                ledger = traffic.count_op(cell.op, variant.name, cell.shape, cell.dtype, cell.pass_)
+                ledger = counting.count_op(
+                    cell.op, variant.name, cell.shape, cell.dtype, cell.pass_
+                )
             except Exception as error:
                 problem(f"bytes of {cell.name} {variant.name}: {type(error).__name__}: {error}")
                 continue

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,8 +13,8 @@ from kernels.registry import Op, Shape, Variant
 
 COPY = "copy"  # the baseline's name: a plain copy that moves the row's ideal bytes
 NO_GPU = (
-    "{command} measures on a GPU and this machine has none; "
-    "bytes are counted without one: python -m kernels.lab count layernorm"
+    "this machine has no GPU to measure on; bytes are counted without one: "
+    "python -m kernels.lab count layernorm"
 )
 
 
@@ -47,11 +45,8 @@ class Cell:
 
 
 def load_ops() -> None:
-    """Import every module of `kernels.ops`, each of which registers its operation."""
-    import kernels.ops
-
-    for module in pkgutil.iter_modules(kernels.ops.__path__):
-        importlib.import_module(f"kernels.ops.{module.name}")
+    """Register every operation of the book."""
+    import kernels.ops  # noqa: F401
 
 
 def suite_ops(suite: str) -> list[Op]:
@@ -97,7 +92,7 @@ def parse_shapes(texts: Sequence[str], ops: Sequence[Op]) -> list[Shape]:
                 f"shape {text!r} does not fit; it takes sizes above 0 as in: {taken}"
             )
         found.append(shape)
-    return found
+    return list(dict.fromkeys(found))
 
 
 def select(

@@ -1,0 +1,137 @@
+"""The lab's commands: `python -m kernels.lab bench norms`, `… count layernorm`, `… gpu`.
+
+A request that cannot be served ends with one sentence on stderr and exit code 2; a run in which
+something failed ends with exit code 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from kernels import registry
+from kernels.lab.selection import RefusalError, load_ops
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Write one sentence instead of the usage."""
+        print(f"{self.prog}: {message}; see {self.prog} --help", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    from kernels.lab import bench
+
+    return bench.run(
+        bench.Options(
+            suite=arguments.suite,
+            variants=arguments.variants,
+            shapes=tuple(arguments.shape),
+            dtypes=tuple(arguments.dtype),
+            out=arguments.out,
+            run_id=arguments.run_id,
+            seconds=arguments.seconds,
+            profile=not arguments.no_profile,
+            profile_seconds=arguments.profile_seconds,
+        )
+    )
+
+
+def _profile(arguments: argparse.Namespace) -> int:
+    from kernels.lab import profile
+    from kernels.lab.measure import say
+
+    return profile.run(
+        arguments.suite, arguments.cells, arguments.out, arguments.profile_seconds, say
+    )
+
+
+def _gpu(arguments: argparse.Namespace) -> int:
+    from kernels.lab import gpu
+
+    return gpu.run(arguments.out, arguments.suites, arguments.seconds, not arguments.no_tests)
+
+
+def _count(arguments: argparse.Namespace) -> int:
+    load_ops()
+    try:
+        op = registry.get(arguments.op)
+        op.variant(arguments.variant)
+        dtype = registry.parse_dtype(arguments.dtype)
+        text = arguments.shape or registry.shape_name(op.shapes[0])
+        shape = registry.parse_shape(text)
+        if 0 in shape or len(shape) != len(op.shapes[0]):
+            raise RefusalError(
+                f"shape {text!r} does not fit {op.name!r}; it takes sizes above 0 as in: "
+                f"{registry.shape_name(op.shapes[0])}"
+            )
+        from kernels.lab import counting
+
+        ledger = counting.count_op(op, arguments.variant, shape, dtype)
+    except (KeyError, ValueError) as error:
+        raise RefusalError(str(error.args[0])) from error
+    cost = op.cost(shape, dtype, "fwd")
+    print(ledger.table())
+    print(
+        f"{op.name} {arguments.variant} {registry.shape_name(shape)} {registry.dtype_name(dtype)}: "
+        f"{ledger.bytes_unique:,} unique bytes, {ledger.bytes_unique / cost.bytes_ideal:.2f} times "
+        f"the ideal {cost.bytes_ideal:,}; Triton launches: {ledger.launches}, "
+        f"PyTorch operators: {ledger.aten_ops}, counted: {ledger.method}"
+    )
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="python -m kernels.lab", description="Measure and count kernels.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    bench = commands.add_parser("bench", help="time, check and count a suite on this GPU")
+    bench.add_argument("suite", help=f"one of: {', '.join(registry.SUITES)}")
+    bench.add_argument("--variants", default="all", help="all, or names joined by commas")
+    bench.add_argument("--shape", action="append", default=[], help="4096x4096; may be repeated")
+    bench.add_argument("--dtype", action="append", default=[], help="bf16, bfloat16, …; repeatable")
+    bench.add_argument("--out", type=Path, help="write <out>/<gpu>/<suite>.csv (book/data)")
+    bench.add_argument("--run-id", help="names the folder in _build/bench of a part of a suite")
+    bench.add_argument("--seconds", type=float, default=0.5, help="a variant's budget a cell (0.5)")
+    bench.add_argument("--no-profile", action="store_true", help="leave DRAM bytes unmeasured")
+    bench.add_argument("--profile-seconds", type=float, default=150.0, help="ncu's budget (150)")
+    bench.set_defaults(run=_bench)
+
+    profile = commands.add_parser("profile", help="add DRAM bytes (ncu) to a recorded suite")
+    profile.add_argument("suite", help=f"one of: {', '.join(registry.SUITES)}")
+    profile.add_argument("--cells", nargs="+", default=[], help="op:variant:shape:dtype, * for any")
+    profile.add_argument("--out", type=Path, help="where <gpu>/<suite>.csv lies (book/data)")
+    profile.add_argument("--profile-seconds", type=float, default=150.0, help="ncu's budget (150)")
+    profile.set_defaults(run=_profile)
+
+    gpu = commands.add_parser("gpu", help="GPU tests and every suite, left in one archive")
+    gpu.add_argument("--out", type=Path, help="folder of the files and the archive (_build/gpu)")
+    gpu.add_argument("--suites", nargs="+", default=[], help="these suites only")
+    gpu.add_argument("--seconds", type=float, default=0.5, help="a variant's budget a cell (0.5)")
+    gpu.add_argument("--no-tests", action="store_true", help="measure only")
+    gpu.set_defaults(run=_gpu)
+
+    count = commands.add_parser("count", help="count a variant's bytes; needs no GPU")
+    count.add_argument("op", help="an operation, e.g. layernorm")
+    count.add_argument("--variant", default="fused", help="one of its variants (fused)")
+    count.add_argument("--shape", help="4096x4096 (the operation's first)")
+    count.add_argument("--dtype", default="bf16", help="fp16, bf16 or fp32 (bf16)")
+    count.set_defaults(run=_count)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a command and return its exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return int(arguments.run(arguments))
+    except RefusalError as refusal:
+        print(f"python -m kernels.lab {arguments.command}: {refusal}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""The bench on a GPU: one small cell from its times to its file."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from kernels.lab import devices, profile, timing
+from kernels.lab.data import read_suite
+from kernels.lab.provenance import ROOT
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
+]
+
+
+def test_a_small_cell_end_to_end(tmp_path):
+    command = [sys.executable, "-m", "kernels.lab", "bench", "norms", "--out", str(tmp_path)]
+    command += ["--shape", "512x1024", "--dtype", "fp16", "--variants", "torch,fused"]
+    command += ["--seconds", "0.05", "--no-profile"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows, record = read_suite(tmp_path / devices.describe()["slug"] / "norms.csv")
+    mine = [row for row in rows if row.op == "layernorm"]
+    assert {(row.variant, row.timing) for row in mine} == {
+        (variant, timing_)
+        for variant in ("copy", "torch", "fused")
+        for timing_ in ("graph", "host")
+    }
+    for row in mine:
+        assert row.launches == 1
+        assert row.samples >= timing.MIN_SAMPLES
+        assert 0 < row.time_us_p20 <= row.time_us_p50 <= row.time_us_p95 < 1e4
+    assert record["card"]["name"] == torch.cuda.get_device_name()
+    assert record["versions"]["torch"] == torch.__version__
+
+
+def test_launches_of_a_chain_are_seen_in_order():
+    x = torch.randn(64, 64, device="cuda")
+    found = profile.launches(lambda: (x.exp() + 1.0).sum())
+    assert len(found) == 3
+    assert all(time_us > 0 for _, time_us in found)
+    copy = profile.launches(lambda: x.clone())
+    assert len(copy) == 1
+
+
+def test_a_flush_makes_a_small_copy_cold():
+    device = torch.device("cuda", torch.cuda.current_device())
+    stream = timing.CudaStream(device)
+    x = torch.randn(stream.l2_bytes // 32, device=device)  # an eighth of the L2
+    torch.cuda.synchronize()
+    graph = timing.capture([x.clone], torch.cuda.graph_pool_handle())
+
+    class Warm(timing.CudaStream):
+        def flush(self):
+            graph.replay()
+
+    cold = timing.time_windows({"copy": graph.replay}, stream, seconds=0.1)["copy"]
+    warm = timing.time_windows({"copy": graph.replay}, Warm(device), seconds=0.1)["copy"]
+    assert timing.quantile(warm, 0.5) < timing.quantile(cold, 0.5)

@@ -1,0 +1,300 @@
+"""The bench: what it refuses, and a whole run on a stand-in for a GPU."""
+
+import json
+import math
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from kernels import registry
+from kernels.lab import bench, checks, devices, measure, profile, report, selection, timing
+from kernels.lab.data import DATA_DIR, read_suite
+from kernels.lab.ncu import CellProfile, Kernel
+from kernels.lab.provenance import ROOT
+from kernels.registry import Cost, Op, Tolerance, Variant
+from tests.lab.test_data import a_row
+from tests.lab.test_timing import Tape
+
+
+def lab(*arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "kernels.lab", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("bench nope", ["suite 'nope'", "ceilings, norms"]),
+        ("bench norms --dtype int8", ["dtype 'int8'", "bf16"]),
+        ("bench norms --shape 4096", ["shape '4096'", "512x1024"]),
+    ],
+)
+def test_a_bad_request_is_one_sentence_and_exit_code_2(arguments, told):
+    done = lab(*arguments.split())
+    assert done.returncode == 2
+    assert done.stdout == ""
+    (sentence,) = done.stderr.strip().splitlines()
+    assert all(part in sentence for part in told)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_without_a_gpu_the_bench_says_what_works_without_one():
+    done = lab("bench", "norms")
+    assert done.returncode == 2
+    (sentence,) = done.stderr.strip().splitlines()
+    assert "no GPU" in sentence
+    assert "python -m kernels.lab count layernorm" in sentence
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"suite": "attention"}, "no operations yet"),
+        ({"suite": "norms", "variants": "fused,nope"}, "variant 'nope'"),
+        ({"suite": "norms", "shapes": ["4x"]}, "not understood"),
+        ({"suite": "norms", "shapes": ["0x8"]}, "sizes above 0"),
+        ({"suite": "ceilings", "variants": "copy"}, "nothing is left"),
+    ],
+)
+def test_selections_that_are_refused(asked, told):
+    with pytest.raises(selection.RefusalError, match=told):
+        selection.select(**asked)
+
+
+def test_a_selection():
+    cells = selection.select("norms", "torch,fused", ["3x5", "3x5"], ["bfloat16", "fp32"])
+    assert {(c.op.name, c.shape, c.dtype) for c in cells} >= {
+        ("layernorm", (3, 5), torch.bfloat16),
+        ("layernorm", (3, 5), torch.float32),
+    }
+    layer_norms = [c for c in cells if c.op.name == "layernorm"]
+    assert len(layer_norms) == 2
+    assert [v.name for v in layer_norms[0].variants] == ["torch", "fused"]
+
+
+def test_the_ceilings():
+    cells = selection.select("ceilings")
+    assert [c.op.cost(c.shape, c.dtype, "fwd").bytes_ideal >> 20 for c in cells[:4]] == [
+        128,
+        512,
+        2048,
+        8192,
+    ]
+    names = [(c.op.name, v.name, registry.dtype_name(c.dtype)) for c in cells for v in c.variants]
+    assert names[4:] == [
+        ("matmul", "torch", "fp16"),
+        ("matmul", "torch", "bf16"),
+        ("matmul", "torch", "fp32"),
+        ("matmul", "torch_tf32", "fp32"),
+        ("launch", "torch", "fp32"),
+    ]
+    small = {"copy": (4, 8), "matmul": (8, 16, 4), "launch": (1,)}
+    for cell in cells:
+        shape = small[cell.op.name]
+        inputs = cell.op.inputs(shape, torch.float32, "cpu", 3)
+        out = cell.variants[0].fn(**inputs)
+        assert checks.relative_error(cell.op, shape, inputs, out) < 1e-5
+
+
+def a_pair(copy_us: float, time_us: float, ideal: int, timing_: str = "graph"):
+    copy = a_row(variant="copy", time_us_p50=copy_us, bytes_ideal=ideal, timing=timing_)
+    return [copy, a_row(time_us_p50=time_us, bytes_ideal=ideal, timing=timing_)]
+
+
+@pytest.mark.parametrize(
+    ("time_us", "ideal", "timing_", "verdict"),
+    [
+        (10.0, 8 << 20, "graph", "kept"),
+        (9.7, 8 << 20, "graph", "kept"),  # within what two medians differ
+        (7.0, 8 << 20, "graph", "flagged"),
+        (7.0, 4 * (50 << 20), "graph", "flagged"),
+        (7.0, 4 * (50 << 20) + 1, "graph", "rejected"),
+        (7.0, 4 * (50 << 20) + 1, "host", "kept"),
+    ],
+)
+def test_a_row_faster_than_the_copy(time_us, ideal, timing_, verdict):
+    rows = a_pair(10.0, time_us, ideal, timing_)
+    kept, flagged, rejected = report.judge(rows, 50 << 20)
+    assert len(kept) == (1 if verdict == "rejected" else 2)
+    assert len(flagged) == (verdict == "flagged")
+    assert len(rejected) == (verdict == "rejected")
+    for sentence in flagged + rejected:
+        assert "layernorm fused 64x1000 fp32" in sentence
+
+
+def test_an_error_is_measured_by_rows_and_sees_what_is_not_written(monkeypatch):
+    op = registry.get("layernorm")
+    inputs = op.inputs((7, 5), torch.float32, "cpu", 0)
+    out = op.reference(**inputs).float()
+    whole = checks.relative_error(op, (7, 5), inputs, out)
+    assert 0 < whole < 1e-6
+    monkeypatch.setattr(checks, "CHUNK_ELEMENTS", 10)
+    assert checks.relative_error(op, (7, 5), inputs, out) == pytest.approx(whole)
+    assert checks.relative_error(op, (7, 5), inputs, 2 * out) == pytest.approx(1, rel=1e-3)
+    out[6, 4] = math.nan
+    with pytest.raises(checks.NotFiniteError, match="NaN"):
+        checks.relative_error(op, (7, 5), inputs, out)
+    with pytest.raises(ValueError, match="the output has shape"):
+        checks.relative_error(op, (7, 5), inputs, out[:, :4])
+
+
+def test_a_part_of_a_suite_has_a_place_of_its_own(tmp_path):
+    options = bench.Options("norms")
+    assert options.directory() == DATA_DIR
+    assert options.directory(whole=False) != DATA_DIR
+    part = bench.Options("norms", dtypes=("bf16",), run_id="mine")
+    assert part.directory() == ROOT / "_build" / "bench" / "mine"
+    assert bench.Options("norms", shapes=("4x4",), out=tmp_path).directory() == tmp_path
+
+
+def _broken(x):
+    raise RuntimeError("it broke\nwith a long story")
+
+
+def _inputs(shape, dtype, device, seed):
+    generator = torch.Generator(device).manual_seed(seed)
+    return {"x": torch.randn(shape, generator=generator, device=device).to(dtype)}
+
+
+@pytest.fixture
+def doubling(monkeypatch) -> Op:
+    """An operation that doubles, in a registry of its own: variants right, wrong, NaN, broken."""
+    op = Op(
+        name="doubling",
+        suite="pointwise",
+        inputs=_inputs,
+        reference=lambda x: 2 * x.double(),
+        variants={
+            "eager": Variant("eager", lambda x: x + x),
+            "torch": Variant("torch", lambda x: 2 * x),
+            "wrong": Variant("wrong", lambda x: 2.5 * x),
+            "nan": Variant("nan", lambda x: x * math.nan),
+            "broken": Variant("broken", _broken),
+            "absent": Variant("absent", _broken, unavailable=lambda device: "it is not installed"),
+        },
+        cost=lambda shape, dtype, pass_: Cost(math.prod(shape), *[4 * math.prod(shape)] * 2),
+        tolerance=lambda dtype, shape: Tolerance(1e-2, 1e-1),
+        shapes=((8, 4), (16, 4)),
+        dtypes=(torch.float32,),
+        rows_independent=True,
+    )
+    selection.load_ops()
+    monkeypatch.setattr(registry, "_OPS", {op.name: op})
+    return op
+
+
+@pytest.fixture
+def a_gpu(monkeypatch):
+    """Let the bench take the CPU for a GPU whose timeline is a tape."""
+
+    class Stream(Tape):
+        l2_bytes = 50 << 20
+
+        def __init__(self, device):
+            super().__init__()
+
+        def mark(self):
+            self.now += 3.0
+            return super().mark()
+
+    cuda = torch.cuda
+    props = SimpleNamespace(total_memory=16 << 30, L2_cache_size=50 << 20)
+    monkeypatch.setattr(cuda, "is_available", lambda: True)
+    monkeypatch.setattr(cuda, "synchronize", lambda *_: None)
+    monkeypatch.setattr(cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(cuda, "graph_pool_handle", lambda: (0, 0))
+    monkeypatch.setattr(cuda, "get_device_properties", lambda *_: props)
+    monkeypatch.setattr(cuda, "get_device_capability", lambda *_: (9, 0))
+    monkeypatch.setattr(measure, "this_device", lambda: torch.device("cpu"))
+    monkeypatch.setattr(timing, "CudaStream", Stream)
+    monkeypatch.setattr(
+        timing,
+        "capture",
+        lambda calls, pool: SimpleNamespace(replay=lambda: [call() for call in calls]),
+    )
+    monkeypatch.setattr(profile, "launches", lambda fn: [("a_kernel", 1.0), ("another", 1.0)])
+    monkeypatch.setattr(devices, "describe", lambda *_: {"name": "A card", "slug": "a-card"})
+
+
+def test_a_whole_run(a_gpu, doubling, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(profile, "find_ncu", lambda: None)
+    options = bench.Options("pointwise", out=tmp_path, seconds=0.01)
+    assert bench.run(options) == 1
+    rows, record = read_suite(tmp_path / "a-card" / "pointwise.csv")
+    names = {"copy", "eager", "torch", "wrong"}
+    shapes = {"8x4", "16x4"}
+    assert {(r.variant, r.shape, r.timing) for r in rows} == {
+        (n, s, t) for n in names for s in shapes for t in ("graph", "host")
+    }
+    for row in rows:
+        assert row.samples >= timing.MIN_SAMPLES
+        assert row.launches == 2
+        assert row.bytes_ideal == 8 * 4 * int(row.shape.split("x")[0])
+        assert row.bytes_dram_read is None
+    errors = {row.variant: row.error for row in rows}
+    assert errors["copy"] is None
+    assert errors["eager"] == 0.0
+    assert errors["wrong"] == pytest.approx(0.25)
+    out, problems = capsys.readouterr()
+    assert "absent: it is not installed" in out
+    assert "WRONG RESULT  doubling 8x4 fp32 wrong" in problems
+    assert "doubling 8x4 fp32 nan: NotFiniteError" in problems
+    assert "doubling 8x4 fp32 broken: RuntimeError: it broke\n" in problems
+    assert record["card"]["slug"] == "a-card"
+    assert record["calls_in_graph"] == {"doubling 8x4 fp32": 32, "doubling 16x4 fp32": 32}
+    assert set(record) >= {"commit", "dirty", "command", "date", "versions", "method", "profile"}
+    assert "ncu" in record["profile"]["problems"][0]
+    json.dumps(record, allow_nan=False)
+
+
+def test_a_run_without_faults_ends_with_0_and_takes_what_the_profiler_found(
+    a_gpu, doubling, tmp_path, monkeypatch
+):
+    def profiled(rows, seconds, say):
+        kernels = [Kernel("a", 1.0, 100, 10), Kernel("b", 1.0, 5, 1)]
+        cells = [CellProfile(*row.key[:5], "chain", kernels) for row in rows]
+        return profile.Found(cells, {}, [])
+
+    monkeypatch.setattr(profile, "run_rows", profiled)
+    options = bench.Options("pointwise", "eager,torch", ("8x4",), out=tmp_path, seconds=0.01)
+    assert bench.run(options) == 0
+    rows, record = read_suite(tmp_path / "a-card" / "pointwise.csv")
+    graph = [r for r in rows if r.timing == "graph" and r.variant != "copy"]
+    assert [(r.bytes_dram_read, r.bytes_dram_write) for r in graph] == [(105, 11)] * 2
+    assert all(r.bytes_dram_read is None for r in rows if r not in graph)
+    assert len(record["profile"]["cells"]) == 2
+
+
+def test_a_device_that_died_leaves_the_recorded_file_alone(a_gpu, doubling, monkeypatch, capsys):
+    monkeypatch.setattr(bench, "DATA_DIR", ROOT / "never")
+    calls = []
+
+    def synchronize(*_):
+        calls.append(1)
+        if len(calls) > 3:
+            raise RuntimeError("an illegal memory access")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    written = []
+    monkeypatch.setattr(bench, "write_suite", lambda path, *_: written.append(path))
+    assert bench.run(bench.Options("pointwise", seconds=0.01)) == 1
+    assert "stopped answering" in capsys.readouterr().err
+    assert not any("never" in str(path) for path in written)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [({"seconds": math.nan}, "--seconds nan"), ({"run_id": "../x"}, "--run-id '../x'")],
+)
+def test_options_that_are_refused(changes, sentence):
+    with pytest.raises(selection.RefusalError, match=sentence):
+        bench.run(bench.Options("norms", **changes))
+
+
+def test_an_output_folder_that_cannot_be_made(a_gpu, tmp_path):
+    (tmp_path / "a_file").write_text("")
+    with pytest.raises(selection.RefusalError, match="--out .*a_file"):
+        bench.run(bench.Options("norms", out=tmp_path / "a_file"))
