@@ -90,7 +90,8 @@ class Op:
     of `reference` and of every variant. `reference` computes in float64 and returns float64.
     `shapes` are the shapes of its suite, and `rows_independent` says that each row of the shape's
     first dimension is computed alone, so that counts extend linearly in the rows. `operators` are
-    the names under `torch.ops.fusing_kernels` that belong to it.
+    the names under `torch.ops.fusing_kernels` that belong to it. `candidates(shape, dtype)` are
+    the configurations of `fused` that `tune` compares.
     """
 
     name: str
@@ -104,6 +105,7 @@ class Op:
     dtypes: tuple[torch.dtype, ...] = field(default_factory=lambda: tuple(DTYPES.values()))
     rows_independent: bool = False
     operators: tuple[str, ...] = ()
+    candidates: Callable[[Shape, torch.dtype], Mapping[str, Callable[..., Any]]] | None = None
 
     def variant(self, name: str) -> Variant:
         """Return the variant called `name`; KeyError with one sentence if there is none."""

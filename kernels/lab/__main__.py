@@ -55,6 +55,12 @@ def _gpu(arguments: argparse.Namespace) -> int:
     return gpu.run(arguments.out, arguments.suites, arguments.seconds, not arguments.no_tests)
 
 
+def _tune(arguments: argparse.Namespace) -> int:
+    from kernels.lab import tune
+
+    return tune.run(arguments.op, arguments.shape, arguments.dtype, arguments.seconds)
+
+
 def _count(arguments: argparse.Namespace) -> int:
     load_ops()
     try:
@@ -113,6 +119,13 @@ def _parser() -> argparse.ArgumentParser:
     gpu.add_argument("--seconds", type=float, default=0.5, help="a variant's budget a cell (0.5)")
     gpu.add_argument("--no-tests", action="store_true", help="measure only")
     gpu.set_defaults(run=_gpu)
+
+    tune = commands.add_parser("tune", help="time the configurations of an operation's kernel")
+    tune.add_argument("op", help="an operation, e.g. layernorm")
+    tune.add_argument("--shape", action="append", default=[], help="4096x4096; may be repeated")
+    tune.add_argument("--dtype", action="append", default=[], help="bf16, bfloat16, …; repeatable")
+    tune.add_argument("--seconds", type=float, default=0.1, help="a configuration's budget (0.1)")
+    tune.set_defaults(run=_tune)
 
     count = commands.add_parser("count", help="count a variant's bytes; needs no GPU")
     count.add_argument("op", help="an operation, e.g. layernorm")

@@ -25,7 +25,10 @@ from kernels.registry import Op, Shape, ops
 
 OURS = "fusing_kernels"
 # They allocate, or only say again what is there.
-_FREE = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided", "_unsafe_view")
+_FREE = (
+    *("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided"),
+    *("_unsafe_view", "lift_fresh"),
+)
 # They write their first argument without reading it.
 _OVERWRITES = ("copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "bernoulli_")
 # They read of their first argument no more than they return.
@@ -133,10 +136,12 @@ def _count_ours(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Led
         def real(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
                 return value
-            shape = tuple(value.shape)
-            if rows != n_rows and shape[:-1] == lead.shape[:-1]:
-                shape = (rows, shape[-1])
-            return torch.randn(shape).to(value.dtype)
+            if rows != n_rows and value.shape[:-1] == lead.shape[:-1]:
+                return torch.randn(rows, value.shape[-1]).to(value.dtype)
+            steps = zip(value.shape, value.stride(), strict=True)
+            span = 1 + sum((size - 1) * stride for size, stride in steps if size)
+            memory = torch.randn(int(span)).to(value.dtype)
+            return memory.as_strided(value.shape, value.stride())
 
         return traffic.count(func, *tree_map(real, args), **tree_map(real, kwargs))
 

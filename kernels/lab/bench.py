@@ -71,7 +71,10 @@ def _method(bench: Bench, empty_us: float) -> dict[str, Any]:
         "seconds_per_variant": bench.seconds,
         "samples_min": timing.MIN_SAMPLES,
         "samples_max": timing.MAX_SAMPLES,
-        "launches": "kernels of one call, by torch.profiler",
+        "copy": "the faster of two plain copies, a kernel's and the driver's, in each cell; both "
+        "stand under copies_us",
+        "launches": "kernels of one call, by torch.profiler; under timelines each one's name, its "
+        "start after the first one's and its duration in µs",
         "seed": bench.seed,
     }
 
@@ -140,6 +143,7 @@ def _fill(bench: Bench, cells: Sequence[Cell], record: dict[str, Any]) -> None:
     say(f"bytes counted  ({time.perf_counter() - started:.1f} s)")
     bench.rows, flagged, rejected = report.judge(bench.rows, bench.stream.l2_bytes)
     record["calls_in_graph"] = bench.calls_in_graph
+    record["copies_us"], record["timelines"] = bench.copies, bench.timelines
     record["cache_effects"], record["rejected"] = flagged, rejected
     for sentence in flagged:
         say(f"cache effect  {sentence}")

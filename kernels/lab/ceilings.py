@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from kernels.lab.copying import copy_by_driver, copy_by_kernel
 from kernels.registry import DTYPES, Cost, Op, Shape, Tolerance, Variant
 
 COPY_COLS = 4096
@@ -38,10 +39,6 @@ def _two(
         "a": _random((m, k), dtype, device, seed),
         "b": _random((k, n), dtype, device, seed + 1),
     }
-
-
-def _copy(x: torch.Tensor) -> torch.Tensor:
-    return x.clone()
 
 
 def _copy_cost(shape: Shape, dtype: torch.dtype, _pass: str) -> Cost:
@@ -95,7 +92,10 @@ def ceiling_ops() -> list[Op]:
         suite="ceilings",
         inputs=_one,
         reference=lambda x: x.double(),
-        variants={"torch": Variant("torch", _copy)},
+        variants={
+            "torch": Variant("torch", copy_by_driver),
+            "kernel": Variant("kernel", copy_by_kernel),
+        },
         cost=_copy_cost,
         tolerance=_tolerance,
         # The bytes of one side; a copy reads and writes that many each.

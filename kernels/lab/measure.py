@@ -14,18 +14,12 @@ import torch
 
 from kernels import registry
 from kernels.lab import checks, profile, timing
+from kernels.lab.copying import COPIES, COPY
 from kernels.lab.data import Row
-from kernels.lab.selection import COPY, Cell
+from kernels.lab.selection import Cell
 from kernels.registry import Variant
 
 HOST_SHARE = 0.3  # of a variant's budget of seconds, what its host row gets
-
-
-def _clone(x: torch.Tensor) -> torch.Tensor:
-    return x.clone()
-
-
-COPY_VARIANT = Variant(COPY, _clone)
 
 
 def say(text: str) -> None:
@@ -67,7 +61,7 @@ def make_sets(
     cell: Cell, variant: Variant, device: torch.device, seed: int, count: int
 ) -> list[dict[str, Any]]:
     """Return the inputs of a variant of the cell, the copy's or the operation's."""
-    make = copy_sets if variant is COPY_VARIANT else input_sets
+    make = copy_sets if variant in COPIES else input_sets
     return make(cell, device, seed, count)
 
 
@@ -102,6 +96,8 @@ class Bench:
         self.seed = int(time.time())
         self.rows: list[Row] = []
         self.calls_in_graph: dict[str, int] = {}  # of each cell
+        self.copies: dict[str, dict[str, float]] = {}  # of each cell: both copies' medians, µs
+        self.timelines: dict[str, list[profile.Event]] = {}  # of each variant of a cell
         self.problems: list[str] = []  # what failed or came out wrong: exit code 1
         self.dead = False  # after an error that ends the device's service to this process
 
@@ -126,7 +122,7 @@ class Bench:
         return None
 
     def usable(self, cell: Cell) -> list[Variant]:
-        """Return the cell's variants that run here, the copy first; say which don't, and why."""
+        """Return the cell's variants that run here, the copies first; say which don't, and why."""
         reason = unsupported(cell.dtype)
         need = 3 * cell.op.cost(cell.shape, cell.dtype, cell.pass_).bytes_ideal
         if reason is None and need > self.memory:
@@ -134,7 +130,7 @@ class Bench:
         if reason:
             say(f"skipped  {cell.name}: {reason}")
             return []
-        found = [COPY_VARIANT] if cell.has_copy else []
+        found = [*COPIES] if cell.has_copy else []
         for variant in cell.variants:
             reason = variant.unavailable(self.device)
             if reason:
@@ -148,7 +144,7 @@ class Bench:
         out_bytes = cell.op.cost(cell.shape, cell.dtype, cell.pass_).write_bytes
         out = checks.poisoned(bind(variant, inputs), out_bytes, self.device)
         torch.cuda.synchronize()
-        if variant is COPY_VARIANT:
+        if variant in COPIES:
             return None
         error = checks.relative_error(cell.op, cell.shape, inputs, out)
         bound = cell.op.tolerance(cell.dtype, cell.shape).relative_norm
@@ -175,10 +171,13 @@ class Bench:
         estimates: dict[str, float] = {}
         sets: dict[str, list[dict[str, Any]]] = {}
         shared: list[dict[str, Any]] = []  # the operation's inputs, the same for all variants
+        copied: list[dict[str, Any]] = []  # what the copies copy
 
         def prepare(variant: Variant) -> None:
-            if variant is COPY_VARIANT:
-                sets[variant.name] = make_sets(cell, variant, self.device, self.seed, 1)
+            if variant in COPIES:
+                if not copied:
+                    copied.extend(make_sets(cell, variant, self.device, self.seed, 1))
+                sets[variant.name] = copied
             else:
                 if not shared:
                     shared.extend(make_sets(cell, variant, self.device, self.seed, 1))
@@ -224,6 +223,7 @@ class Bench:
         samples["host"] = timing.time_host(
             host, self.stream.wait, seconds=self.seconds * HOST_SHARE
         )
+        self._keep_one_copy(cell, samples, errors)
         return [
             Row(
                 op=cell.op.name,
@@ -241,21 +241,54 @@ class Bench:
             for name, times in taken.items()
         ]
 
+    def _keep_one_copy(
+        self,
+        cell: Cell,
+        samples: dict[str, dict[str, list[float]]],
+        errors: dict[str, float | None],
+    ) -> None:
+        """Leave the faster copy's samples under the name of the baseline, and say which it was."""
+        judged = samples.get("graph", samples["host"])
+        names = [copy.name for copy in COPIES if copy.name in judged]
+        if not names:
+            return
+        medians = {name: timing.quantile(judged[name], 0.5) for name in names}
+        fastest = min(names, key=medians.__getitem__)
+        self.copies[cell.name] = {name: round(median, 2) for name, median in medians.items()}
+        errors[COPY] = None
+        for how, taken in samples.items():
+            kept = {COPY: taken[fastest]} if fastest in taken else {}
+            rest = {name: times for name, times in taken.items() if name not in names}
+            samples[how] = {**kept, **rest}
+
     def count_launches(self, cell: Cell) -> None:
-        """Fill the column `launches` of the cell's rows from PyTorch's profiler."""
+        """Fill the column `launches` of the cell's rows, and keep the timelines."""
         measured = {row.variant for row in self.rows if in_cell(row, cell)}
-        for variant in (COPY_VARIANT, *cell.variants):
-            if variant.name not in measured or self.dead:
+        medians = self.copies.get(cell.name, {})
+        copies = [
+            copy
+            for copy in COPIES
+            if medians and copy.name == min(medians, key=medians.__getitem__)
+        ]
+        for variant in (*copies, *cell.variants):
+            name = COPY if variant in COPIES else variant.name
+            if name not in measured or self.dead:
                 continue
 
-            def count(variant: Variant = variant) -> int:
+            def look(variant: Variant = variant) -> list[profile.Event]:
                 inputs = make_sets(cell, variant, self.device, self.seed, 1)[0]
-                return len(profile.launches(bind(variant, inputs)))
+                return profile.timeline(bind(variant, inputs))
 
-            found = self.attempt(f"launches of {cell.name} {variant.name}", count)
+            found = self.attempt(f"launches of {cell.name} {name}", look)
+            if found is None:
+                continue
+            key = f"{cell.op.name}:{name}:{registry.shape_name(cell.shape)}:"
+            self.timelines[key + registry.dtype_name(cell.dtype)] = [
+                (kernel, round(start, 2), round(took, 2)) for kernel, start, took in found
+            ]
             self.rows = [
-                replace(row, launches=found)
-                if in_cell(row, cell) and row.variant == variant.name
+                replace(row, launches=len(found))
+                if in_cell(row, cell) and row.variant == name
                 else row
                 for row in self.rows
             ]

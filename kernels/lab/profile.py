@@ -34,6 +34,7 @@ from typing import Any
 import torch
 
 from kernels.lab import devices, provenance
+from kernels.lab.copying import COPY
 from kernels.lab.data import DATA_DIR, Row, read_suite, write_suite
 from kernels.lab.ncu import (
     METRICS,
@@ -42,7 +43,7 @@ from kernels.lab.ncu import (
     parse_csv,
     passes_in_log,
 )
-from kernels.lab.selection import COPY, NO_GPU, RefusalError, suite_ops
+from kernels.lab.selection import NO_GPU, RefusalError, suite_ops
 
 CHILD = "kernels.lab.profile_child"
 MODES = {
@@ -53,8 +54,11 @@ START_SECONDS = 90.0  # for imports and the first compilations, beside the budge
 _COPIES = ("Memcpy", "Memset")
 
 
-def device_events(events: Iterable[Any]) -> list[tuple[str, float]]:
-    """Return (name, µs) of what ran on the device, in order, from a profile's events."""
+Event = tuple[str, float, float]  # name, start in µs after the first one's, duration in µs
+
+
+def device_events(events: Iterable[Any]) -> list[Event]:
+    """Return what ran on the device, in order, from a profile's events."""
     found = [
         event
         for event in events
@@ -62,20 +66,28 @@ def device_events(events: Iterable[Any]) -> list[tuple[str, float]]:
         and not getattr(event, "is_user_annotation", False)
     ]
     found.sort(key=lambda event: event.time_range.start)
-    return [(str(event.name), float(event.time_range.elapsed_us())) for event in found]
+    return [
+        (
+            str(event.name),
+            float(event.time_range.start - found[0].time_range.start),
+            float(event.time_range.elapsed_us()),
+        )
+        for event in found
+    ]
 
 
-def kernels_of(events: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
+def kernels_of(events: Sequence[Event]) -> list[Event]:
     """Return the launches among device events: the kernels, or the copies if all are copies."""
     kernels = [event for event in events if not event[0].startswith(_COPIES)]
     return kernels or [event for event in events if event[0].startswith("Memcpy")]
 
 
-def launches(fn: Callable[[], object]) -> list[tuple[str, float]]:
-    """Return (kernel name, time in µs) of each launch of one call of `fn`, in order.
+def timeline(fn: Callable[[], object]) -> list[Event]:
+    """Return (kernel name, start in µs, duration in µs) of each launch of one call of `fn`.
 
-    Copies and memsets count only if the call launches nothing else. RuntimeError if the profiler
-    sees nothing on the device.
+    Copies and memsets count only if the call launches nothing else. The profiler makes a launch
+    from Python cost a little more than it does without. RuntimeError if it sees nothing on the
+    device.
     """
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     fn()

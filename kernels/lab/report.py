@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from kernels import registry
+from kernels.lab.copying import COPY
 from kernels.lab.data import Row
-from kernels.lab.selection import COPY, Cell
+from kernels.lab.selection import Cell
 
 # A row is above the copy's bandwidth when it takes less than 1 / 1.05 of the copy's time: two
 # medians of one run differ by a few per cent, and a kernel that mostly reads is a little faster.

@@ -9,9 +9,9 @@ import torch
 
 from kernels import registry
 from kernels.lab.ceilings import ceiling_ops
+from kernels.lab.copying import COPY
 from kernels.registry import Op, Shape, Variant
 
-COPY = "copy"  # the baseline's name: a plain copy that moves the row's ideal bytes
 NO_GPU = (
     "this machine has no GPU to measure on; bytes are counted without one: "
     "python -m kernels.lab count layernorm"

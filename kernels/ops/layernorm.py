@@ -89,14 +89,19 @@ def layer_norm_row(
     x_inner_stride,
     x_col_stride,
     n_inner,
-    n_cols,
+    n_groups,
     eps,
+    GROUP: tl.constexpr,
     BLOCK_COLS: tl.constexpr,
     WIDE_OFFSETS: tl.constexpr,
 ):
     # One program a row. The row is loaded once and stays in registers: that is the fusion.
+    # Strides come in groups of GROUP elements: so the compiler knows what divides every address,
+    # and a row of 5000 is loaded 16 bytes at a time like one of 8192.
+    n_cols = n_groups * GROUP
     row = tl.program_id(0).to(tl.int64)
-    x_row_ptr = x_ptr + row // n_inner * x_outer_stride + row % n_inner * x_inner_stride
+    x_row = row // n_inner * x_outer_stride + row % n_inner * x_inner_stride
+    x_row_ptr = x_ptr + x_row * GROUP
     cols = tl.arange(0, BLOCK_COLS)
     mask = cols < n_cols
     x_cols = cols.to(tl.int64) if WIDE_OFFSETS else cols
@@ -125,15 +130,18 @@ def layer_norm_tiles(
     x_inner_stride,
     x_col_stride,
     n_inner,
-    n_cols,
+    n_groups,
     eps,
+    GROUP: tl.constexpr,
     BLOCK_COLS: tl.constexpr,
     WIDE_OFFSETS: tl.constexpr,
 ):
     # A row too wide for the registers: the state (count, mean, sum of squares) merges tile by
     # tile, and a second loop reads x again to normalize it.
+    n_cols = n_groups * GROUP
     row = tl.program_id(0).to(tl.int64)
-    x_row_ptr = x_ptr + row // n_inner * x_outer_stride + row % n_inner * x_inner_stride
+    x_row = row // n_inner * x_outer_stride + row % n_inner * x_inner_stride
+    x_row_ptr = x_ptr + x_row * GROUP
     mean = 0.0
     squares = 0.0
     for start in range(0, n_cols, BLOCK_COLS):
@@ -164,45 +172,88 @@ def layer_norm_tiles(
         tl.store(y_ptr + row * n_cols + cols, y.to(y_ptr.dtype.element_ty), mask=mask)
 
 
-# A row of more columns than this goes tile by tile.
-LARGEST_BLOCK = 16384
-# Columns a warp should hold before another one joins, and the most warps in a program.
-COLS_PER_WARP = 1024
-MOST_WARPS = 16
+# (largest BLOCK_COLS, num_warps), first fit; a wider row goes tile by tile, in the last one's
+# blocks. By compute capability; other cards take the nearest older one's.
+# H100 (`python -m kernels.lab tune layernorm`), bf16, µs by warps, the copy in brackets:
+#   65536×1024: 2: 95.1, 4: 95.6, 8: 130.0 (94.1); but 512×1024: 4: 6.1, 2: 6.4 (5.2)
+#   65536×2048: 4: 183.5, 2: 184.9, 8: 191.0 (183.1)
+#   4096×4096: 8: 29.2, 4: 29.8, 16: 31.5 (28.4)
+#   16384×8192: 16: 184.5, 8: 185.0, 4: 185.4, 32: 229.0 (182.9)
+#   8192×16384: 16: 185.0, 8: 185.7, tiles: 191.8 (182.9)
+#   4096×32768: 32: 190.2, 16: 193.2, tiles: 199.2 (182.8)
+CONFIGURATIONS: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {
+    (7, 5): ((256, 1), (512, 2), (2048, 4), (4096, 8), (16384, 16)),
+    (9, 0): ((256, 1), (512, 2), (2048, 4), (4096, 8), (16384, 16), (32768, 32)),
+}
 
 
-def launch_configuration(n_cols: int) -> tuple[int, int]:
-    """Return (BLOCK_COLS, num_warps) for a row of `n_cols`."""
-    block = min(triton.next_power_of_2(n_cols), LARGEST_BLOCK)
-    return block, max(1, min(block // COLS_PER_WARP, MOST_WARPS))
+def configuration(n_cols: int, capability: tuple[int, int]) -> tuple[int, int]:
+    """Return (BLOCK_COLS, num_warps) for a row of `n_cols` on a card of `capability`."""
+    known = [card for card in CONFIGURATIONS if card <= capability]
+    table = CONFIGURATIONS[max(known, default=min(CONFIGURATIONS))]
+    block = min(triton.next_power_of_2(n_cols), table[-1][0])
+    return block, next(warps for largest, warps in table if block <= largest)
+
+
+@functools.cache
+def _capability(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (9, 0)
 
 
 def _launch(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    block, num_warps = configuration(x.shape[-1], _capability(x.device))
+    return launch(x, weight, bias, eps, block, num_warps)
+
+
+def launch(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    block_cols: int,
+    num_warps: int,
+) -> Tensor:
+    """Launch the kernel in a configuration of your own; arguments as `layer_norm`, unchecked."""
     n_cols = x.shape[-1]
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     rows = x.numel() // n_cols
     if rows == 0:
         return y
     x, outer_stride, inner_stride, n_inner = collapse_rows(x)
-    block, num_warps = launch_configuration(n_cols)
-    kernel = layer_norm_row if n_cols <= block else layer_norm_tiles
+    group = math.gcd(16, n_cols, outer_stride, inner_stride)
+    kernel = layer_norm_row if n_cols <= block_cols else layer_norm_tiles
     with device_guard(x):
         kernel[(rows,)](
             x,
             None if weight is None else weight.contiguous(),
             None if bias is None else bias.contiguous(),
             y,
-            outer_stride,
-            inner_stride,
+            outer_stride // group,
+            inner_stride // group,
             x.stride(-1),
             n_inner,
-            n_cols,
+            n_cols // group,
             eps,
-            BLOCK_COLS=block,
+            GROUP=group,
+            BLOCK_COLS=block_cols,
             WIDE_OFFSETS=(n_cols - 1) * x.stride(-1) >= 2**31,
             num_warps=num_warps,
         )
     return y
+
+
+def candidates(shape: Shape, dtype: torch.dtype) -> dict[str, Any]:
+    """The configurations that `tune` times at a shape, as functions of `inputs`, by name."""
+    block = triton.next_power_of_2(shape[-1])
+    found: dict[str, Any] = {}
+    for warps in (1, 2, 4, 8, 16, 32):
+        for size, name in ((block, "row"), (16384, "tiles of 16384"), (8192, "tiles of 8192")):
+            per_thread = size // (32 * warps)
+            if 2 <= per_thread <= 128 and (name == "row") == (size == block) and size <= 32768:
+                found[f"{name}, {warps} warps"] = functools.partial(
+                    launch, eps=1e-5, block_cols=size, num_warps=warps
+                )
+    return found
 
 
 _library = torch.library.Library("fusing_kernels", "FRAGMENT")
@@ -231,8 +282,8 @@ def layer_norm(
     dtype. On a GPU the kernel is compiled; on a CPU it is interpreted. ValueError or TypeError
     names the argument, what it got and what it takes.
 
-    A row of up to 16384 columns is read once; a wider one twice. Leading dimensions that don't
-    collapse to two strides are copied first, which is one more launch.
+    A row of up to 32768 columns (16384 before Hopper) is read once; a wider one twice. Leading
+    dimensions that don't collapse to two strides are copied first, which is one more launch.
     """
     check_tensor("x", x)
     if x.dim() == 0 or x.shape[-1] == 0:
@@ -326,5 +377,6 @@ OP = register(
         dtypes=tuple(DTYPES.values()),
         rows_independent=True,
         operators=("layer_norm",),
+        candidates=candidates,
     )
 )

@@ -39,10 +39,10 @@ def test_a_small_cell_end_to_end(tmp_path):
 
 def test_launches_of_a_chain_are_seen_in_order():
     x = torch.randn(64, 64, device="cuda")
-    found = profile.launches(lambda: (x.exp() + 1.0).sum())
+    found = profile.timeline(lambda: (x.exp() + 1.0).sum())
     assert len(found) == 3
-    assert all(time_us > 0 for _, time_us in found)
-    copy = profile.launches(lambda: x.clone())
+    assert all(time_us > 0 for _, _, time_us in found)
+    copy = profile.timeline(lambda: x.clone())
     assert len(copy) == 1
 
 

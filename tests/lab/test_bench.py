@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from kernels import registry
-from kernels.lab import bench, checks, devices, measure, profile, report, selection, timing
+from kernels.lab import bench, checks, copying, devices, measure, profile, report, selection, timing
 from kernels.lab.data import DATA_DIR, read_suite
 from kernels.lab.ncu import CellProfile, Kernel
 from kernels.lab.provenance import ROOT
@@ -75,6 +75,29 @@ def test_a_selection():
     assert [v.name for v in layer_norms[0].variants] == ["torch", "fused"]
 
 
+def test_the_faster_copy_is_the_baseline():
+    run = SimpleNamespace(copies={})
+    cell = selection.select("norms", shapes=["4x4"], dtypes=["fp32"])[0]
+    slow, fast = (copy.name for copy in measure.COPIES)
+    samples = {
+        "graph": {slow: [3.0, 3.0], fast: [2.0, 2.0], "fused": [2.5, 2.5]},
+        "host": {slow: [9.0], fast: [10.0], "fused": [9.0]},
+    }
+    errors = {"fused": 0.0}
+    measure.Bench._keep_one_copy(run, cell, samples, errors)
+    assert samples == {
+        "graph": {"copy": [2.0, 2.0], "fused": [2.5, 2.5]},
+        "host": {"copy": [10.0], "fused": [9.0]},
+    }
+    assert run.copies == {cell.name: {slow: 3.0, fast: 2.0}}
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 4096 * 4, 4096 * 4 + 4, 40_001])
+def test_the_copy_by_kernel_copies(size):
+    x = torch.randint(0, 256, (size,), dtype=torch.uint8)
+    assert torch.equal(copying.copy_by_kernel(x), x)
+
+
 def test_the_ceilings():
     cells = selection.select("ceilings")
     assert [c.op.cost(c.shape, c.dtype, "fwd").bytes_ideal >> 20 for c in cells[:4]] == [
@@ -84,7 +107,8 @@ def test_the_ceilings():
         8192,
     ]
     names = [(c.op.name, v.name, registry.dtype_name(c.dtype)) for c in cells for v in c.variants]
-    assert names[4:] == [
+    assert names[:2] == [("copy", "torch", "fp32"), ("copy", "kernel", "fp32")]
+    assert names[8:] == [
         ("matmul", "torch", "fp16"),
         ("matmul", "torch", "bf16"),
         ("matmul", "torch", "fp32"),
@@ -215,7 +239,9 @@ def a_gpu(monkeypatch):
         "capture",
         lambda calls, pool: SimpleNamespace(replay=lambda: [call() for call in calls]),
     )
-    monkeypatch.setattr(profile, "launches", lambda fn: [("a_kernel", 1.0), ("another", 1.0)])
+    monkeypatch.setattr(measure, "COPIES", (Variant("copy by driver", copying.copy_by_driver),))
+    seen = [("a_kernel", 0.0, 1.0), ("another", 2.0, 1.0)]
+    monkeypatch.setattr(profile, "timeline", lambda fn: seen)
     monkeypatch.setattr(devices, "describe", lambda *_: {"name": "A card", "slug": "a-card"})
 
 
@@ -246,6 +272,9 @@ def test_a_whole_run(a_gpu, doubling, tmp_path, capsys, monkeypatch):
     assert record["card"]["slug"] == "a-card"
     assert record["calls_in_graph"] == {"doubling 8x4 fp32": 32, "doubling 16x4 fp32": 32}
     assert set(record) >= {"commit", "dirty", "command", "date", "versions", "method", "profile"}
+    assert record["copies_us"].keys() == record["calls_in_graph"].keys()
+    timeline = record["timelines"]["doubling:eager:8x4:fp32"]
+    assert timeline == [["a_kernel", 0.0, 1.0], ["another", 2.0, 1.0]]
     assert "ncu" in record["profile"]["problems"][0]
     json.dumps(record, allow_nan=False)
 

@@ -222,13 +222,13 @@ def test_launches_are_kernels_in_order():
         event("Memset (Device)", 6, 7),
     ]
     kernels = profile.kernels_of(profile.device_events(events))
-    assert kernels == [("first", 3.0), ("second", 2.0)]
+    assert kernels == [("first", 0.0, 3.0), ("second", 6.0, 2.0)]
 
 
 def test_a_copy_is_its_own_launch():
     events = [event("Memset (Device)", 0, 1), event("Memcpy DtoD (Device -> Device)", 5, 6)]
     kernels = profile.kernels_of(profile.device_events(events))
-    assert kernels == [("Memcpy DtoD (Device -> Device)", 1.0)]
+    assert kernels == [("Memcpy DtoD (Device -> Device)", 5.0, 1.0)]
 
 
 def test_dram_sums():

@@ -1,0 +1,76 @@
+"""Time the configurations of an operation's kernel against the copy: what chose its table.
+
+    python -m kernels.lab tune layernorm --shape 16384x8192 --dtype bf16
+
+Configurations that fail to launch are told and left out. Nothing is written: the winner goes into
+the operation's table by hand, with the measurement beside it.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from kernels import registry
+from kernels.lab import measure, timing
+from kernels.lab.copying import COPIES
+from kernels.lab.selection import NO_GPU, Cell, RefusalError, select
+from kernels.registry import Variant
+
+
+def run(op_name: str, shapes: Sequence[str], dtypes: Sequence[str], seconds: float) -> int:
+    """Print, for each shape and dtype, the configurations from the fastest on; return 0."""
+    try:
+        op = registry.get(op_name)
+    except KeyError as error:
+        raise RefusalError(str(error.args[0])) from error
+    if op.candidates is None:
+        raise RefusalError(f"operation {op_name!r} has one configuration: nothing to tune")
+    cells = [
+        cell
+        for cell in select(op.suite, "all", shapes, dtypes or ["bf16"])
+        if cell.op.name == op_name
+    ]
+    if not torch.cuda.is_available():
+        raise RefusalError(NO_GPU)
+    for cell in cells:
+        if measure.unsupported(cell.dtype) is None:
+            measure.say(f"{cell.name}: {_line(_times(cell, seconds))}")
+            gc.collect()
+            torch.cuda.empty_cache()
+    return 0
+
+
+@torch.no_grad()
+def _times(cell: Cell, seconds: float) -> dict[str, float]:
+    """Median device time in µs of each configuration and of both copies."""
+    device = measure.this_device()
+    bench = measure.Bench(seconds)
+    assert cell.op.candidates is not None
+    tried = cell.op.candidates(cell.shape, cell.dtype)
+    variants = [*COPIES, *(Variant(name, fn) for name, fn in tried.items())]
+    cost = cell.op.cost(cell.shape, cell.dtype, "fwd")
+    calls = timing.calls_in_window(cost.bytes_ideal / 3e6, cost.bytes_ideal, bench.memory)
+    inputs = measure.input_sets(cell, device, bench.seed, calls)
+    copied = measure.copy_sets(cell, device, bench.seed, calls)
+    pool = torch.cuda.graph_pool_handle()
+    replays: dict[str, Any] = {}
+    for variant in variants:
+        sets = copied if variant in COPIES else inputs
+        bound = [measure.bind(variant, one) for one in sets]
+        if bench.attempt(variant.name, bound[0]) is not None:
+            graph = bench.attempt(variant.name, partial(timing.capture, bound, pool))
+            if graph is not None:
+                replays[variant.name] = graph.replay
+    timing.time_windows(replays, bench.stream, seconds=0.0)  # warms up; thrown away
+    samples = timing.time_windows(replays, bench.stream, seconds=seconds, calls=calls)
+    return {name: timing.quantile(times, 0.5) for name, times in samples.items()}
+
+
+def _line(times: dict[str, float]) -> str:
+    ordered = sorted(times.items(), key=lambda item: item[1])
+    return ", ".join(f"{name} {time_us:.1f}" for name, time_us in ordered) + " µs"
