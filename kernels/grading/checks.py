@@ -1,0 +1,283 @@
+"""Checks that questions share: calling the reader's code, right everywhere, launches, bytes.
+
+A reader's function runs on CPU tensors, so that every launch is interpreted and counted, on a GPU
+machine too. What it allocates with `torch.empty` is filled with NaN, and a PyTorch operator in a
+kernel's place is seen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from kernels.grading.compare import (
+    changed,
+    describe,
+    index_of,
+    kind_fault,
+    value_fault,
+    wrong_elements,
+)
+from kernels.grading.question import PLACEHOLDER, Attempt, NotAnswered, Wrong
+from kernels.lab.ledger import TensorTraffic
+from kernels.launch import KernelError, LaunchError, Launches, interpreting
+from kernels.launch.interpreter import tensors_of
+from kernels.registry import Tolerance, dtype_name
+
+Tensor = torch.Tensor
+
+_MEANS = {
+    "bounds": "A lane that no mask switches off reaches past its tensor. A GPU says nothing then: "
+    "it reads, or overwrites, whatever lies there.",
+    "race": "Two programs meet at one element. A GPU runs programs in any order, so the result is "
+    "chance. Each program should store only to elements of its own.",
+    "pointer": "A pointer must be one of the kernel's arguments plus an offset.",
+    "python": "",
+}
+
+
+def call(attempt: Attempt, *args: Any, **kwargs: Any) -> Any:
+    """Call the reader's function; whatever it raises becomes `Wrong` or `NotAnswered`."""
+    try:
+        return attempt.answer(*args, **kwargs)
+    except KernelError as error:
+        if _is_placeholder(error.__cause__):
+            raise NotAnswered from None
+        raise Wrong(f"{_sentence(error)}.", _MEANS.get(error.kind, "")) from None
+    except LaunchError as error:
+        raise Wrong(f"The launch could not be made: {_sentence(error)}.") from None
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        if _is_placeholder(error):
+            raise NotAnswered from None
+        at = _line(attempt.answer, error)
+        what = f"{type(error).__name__}: {_sentence(error)}"
+        raise Wrong(f"{attempt.name} raised {what}{at}.") from None
+
+
+def _is_placeholder(error: BaseException | None) -> bool:
+    return type(error) is NotImplementedError and error.args == (PLACEHOLDER,)
+
+
+def _sentence(error: BaseException) -> str:
+    try:
+        return str(error).rstrip(".") or "no message"
+    except BaseException:  # an exception of the reader's whose text raises
+        return "no message"
+
+
+def _line(function: Any, error: BaseException) -> str:
+    """Where in the reader's own source it was raised, as far as that is known."""
+    try:
+        own = function.__code__.co_filename
+    except BaseException:  # a callable that is no function, or a strange one
+        return ""
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == own]
+    return f", in line {lines[-1]} of its cell" if lines else ""
+
+
+_FREE = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided", "_unsafe_view")
+
+
+class _Watcher(TorchDispatchMode):
+    """Write down the PyTorch operators that move bytes: on a GPU each is a launch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        space, name = func._schema.name.split("::")
+        given = {_place(t) for t in _tensors((args, kwargs))}
+        made = _tensors(result)
+        view = made and not func._schema.is_mutable and all(_place(t) in given for t in made)
+        if space != "prim" and name not in _FREE and not view:
+            self.seen.append(name if space == "aten" else f"{space}::{name}")
+        return result
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
+
+
+def _size(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _place(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+@contextlib.contextmanager
+def _poisoned() -> Iterator[None]:
+    """Fill what `torch.empty` gives with NaN, so that an old result in that memory is no answer."""
+    before = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warn_only)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call to grade: named tensors and plain options, the first tensor being x.
+
+    `trait` says what is special about the inputs ("" for nothing).
+    """
+
+    tensors: dict[str, Tensor]
+    options: tuple[Any, ...]
+    reference: Tensor
+    tolerance: Tolerance
+    trait: str = ""
+
+    @property
+    def x(self) -> Tensor:
+        """The first tensor: the output has its shape and dtype."""
+        return next(iter(self.tensors.values()))
+
+    def __str__(self) -> str:
+        return describe(self.x) + (f", {self.trait}" if self.trait else "")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What became of one case."""
+
+    case: Case
+    output: Any
+    launches: Launches
+    operators: tuple[str, ...]
+    fault: str | None = None
+    wrong: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
+
+    def traffic(self, tensor: Tensor) -> TensorTraffic:
+        """The bytes that the launches moved of one tensor, under whatever name they took it."""
+        total = TensorTraffic("")
+        for launch in self.launches:
+            names = {
+                name
+                for name, value in launch.arguments.items()
+                if any(_place(t) == _place(tensor) for t in tensors_of(value))
+            }
+            for name, *numbers in launch.arena.totals() if launch.arena else ():
+                if name.split("[")[0] in names:
+                    total += TensorTraffic("", *numbers)
+        return total
+
+
+def run(attempt: Attempt, case: Case) -> Run:
+    """Call the reader's function on copies of a case's tensors and judge what it returned."""
+    given = {name: tensor.clone() for name, tensor in case.tensors.items()}
+    with _poisoned(), interpreting() as launches, _Watcher() as watcher:
+        output = call(attempt, *given.values(), *case.options)
+    ran = Run(replace(case, tensors=given), output, launches, tuple(watcher.seen))
+    fault = kind_fault(output, case.x)
+    for name, tensor in given.items():
+        first = changed(case.tensors[name], tensor)
+        if fault is None and first is not None:
+            place = index_of(first, tuple(tensor.shape))
+            fault = f"it changed its input {name}, first at {name}{place}"
+    if fault is not None:
+        return replace(ran, fault=fault)
+    wrong = wrong_elements(output, case.reference, case.tolerance)
+    if bool(wrong.any()):
+        fault = value_fault(output, case.reference, wrong)
+        size = _size(output)
+        stored = ran.traffic(output).write_unique
+        if launches.seen and stored < size:
+            fault += f"; the kernel stored {stored:,} of the output's {size:,} bytes"
+    return replace(ran, fault=fault, wrong=wrong)
+
+
+def right_everywhere(
+    attempt: Attempt, cases: Sequence[Case], explain: Callable[[list[Run]], str]
+) -> list[Run]:
+    """Run every case; `Wrong` if one is wrong, with what `explain` makes of all of them."""
+    runs = [run(attempt, case) for case in cases]
+    failed = [r for r in runs if r.fault is not None]
+    if failed:
+        first = failed[0]
+        also = f" {len(failed)} of {len(runs)} inputs fail." if len(runs) > 1 else ""
+        raise Wrong(f"{attempt.name} on {first.case}: {first.fault}.{also}", explain(runs))
+    shapes = {tuple(case.x.shape) for case in cases}
+    dtypes = ", ".join(dict.fromkeys(dtype_name(case.x.dtype) for case in cases))
+    attempt.held.append(f"right on {len(runs)} random inputs: {len(shapes)} shapes, {dtypes}")
+    return runs
+
+
+def computed_by_kernels(attempt: Attempt, runs: Sequence[Run], launches: int) -> None:
+    """`Wrong` unless the reader's kernels, in so many launches, did all the work."""
+    for r in runs:
+        names = ", ".join(dict.fromkeys(r.operators))
+        if not r.launches.seen:
+            by = f": PyTorch's {names} computed the output" if names else ""
+            raise Wrong(
+                f"{attempt.name} launched no Triton kernel{by}.",
+                "The values are right, but the question is about a kernel of yours.",
+            )
+        if r.operators:
+            raise Wrong(
+                f"Beside its kernel, {attempt.name} ran PyTorch operators: {names}.",
+                "On a GPU each of them is a launch of its own and moves bytes of its own. "
+                "Allocate with torch.empty_like, and do the rest in the kernel.",
+            )
+        count = len(r.launches)
+        if count != launches:
+            kernels = ", ".join(launch.name for launch in r.launches)
+            raise Wrong(
+                f"{attempt.name} made {count} launches ({kernels}) on {r.case}; {launches} will do."
+            )
+        stored, size = r.traffic(r.output).write_unique, _size(r.output)
+        if stored < size:
+            raise Wrong(
+                f"The launches stored {stored:,} of the output's {size:,} bytes on {r.case}: "
+                f"something else made the rest."
+            )
+        for name, tensor in r.case.tensors.items():
+            if r.traffic(tensor).read_unique < _size(tensor):
+                raise Wrong(f"The launches don't read all of {name} on {r.case}.")
+    plural = "launch" if launches == 1 else "launches"
+    attempt.held.append(f"{launches} {plural} of your own, and no PyTorch operator beside it")
+
+
+def reads_once(attempt: Attempt, runs: Sequence[Run], name: str) -> None:
+    """`Wrong` if a launch asks for an element of the tensor `name` more than once."""
+    for r in runs:
+        moved = r.traffic(r.case.tensors[name])
+        if moved.times_read > 1:
+            raise Wrong(
+                f"{name} is read {moved.times_read:.1f} times on {r.case}; once will do.",
+                "Each load asks memory again. What a program keeps in a variable stays in "
+                "registers, and costs nothing to use twice.",
+                hint=f"Load {name} once, and use the loaded value for the sums and the output.",
+            )
+    attempt.held.append(f"{name} is read 1.0 times")
+
+
+def within_bytes(
+    attempt: Attempt, runs: Sequence[Run], ideal: Callable[[Case], int], what: str
+) -> None:
+    """`Wrong` if the launches touch more distinct bytes than `ideal(case)`."""
+    for r in runs:
+        arenas = [launch.arena for launch in r.launches if launch.arena]
+        moved = sum(total[1] + total[3] for arena in arenas for total in arena.totals())
+        if moved > ideal(r.case):
+            raise Wrong(
+                f"The launches touch {moved:,} distinct bytes on {r.case}; the budget is "
+                f"{ideal(r.case):,}: {what}."
+            )
+    attempt.held.append(f"the distinct bytes are the least there are: {what}")

@@ -1,0 +1,82 @@
+"""The shape of a question, and the registry that `check` looks it up in.
+
+A question is one small declarative object. Its `grade` function takes an `Attempt`, notes what
+held on the way, and raises `Wrong` at the first thing that does not. Points are all or nothing: a
+question's checks stand for one another only together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+KINDS = ("predict", "read", "fix", "write", "optimise", "explain")
+# What an untouched exercise raises; the generator writes it where a solution stood.
+PLACEHOLDER = "your turn"
+
+
+class NotAnswered(Exception):  # noqa: N818  (it ends a grading and is no error)
+    """The exercise is as it was given out."""
+
+
+class Wrong(Exception):  # noqa: N818
+    """What is wrong, in one sentence; what that means; and a hint in place of the question's."""
+
+    def __init__(self, sentence: str, means: str = "", hint: str = "") -> None:
+        super().__init__(sentence)
+        self.sentence = sentence
+        self.means = means
+        self.hint = hint
+
+
+@dataclass
+class Attempt:
+    """A reader's answer while it is graded.
+
+    All random inputs come from `seed`. `held` collects a sentence for every check that passed.
+    """
+
+    answer: Any
+    seed: int
+    held: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The answer's own name, as its sentences call it."""
+        try:
+            name = self.answer.__name__
+        except BaseException:  # it has none, or a strange one
+            return "answer"
+        return name if type(name) is str and name.isidentifier() else "answer"
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question. `takes` says what an answer is, as `merge(a, b)`."""
+
+    id: str
+    title: str
+    kind: str
+    points: int
+    takes: str
+    hint: str
+    grade: Callable[[Attempt], None]
+
+
+_QUESTIONS: dict[str, Question] = {}
+
+
+def register(question: Question) -> Question:
+    """Put `question` into the registry and return it; ValueError if it doesn't fit."""
+    if question.id in _QUESTIONS:
+        raise ValueError(f"question {question.id!r} is registered already")
+    if question.kind not in KINDS:
+        raise ValueError(f"kind {question.kind!r} of {question.id!r} is unknown; kinds: {KINDS}")
+    _QUESTIONS[question.id] = question
+    return question
+
+
+def questions() -> dict[str, Question]:
+    """All registered questions by id, in the order of registration."""
+    return dict(_QUESTIONS)

@@ -1,0 +1,191 @@
+"""The generator, and what the two notebooks of a set earn: solutions all points, exercises none."""
+
+import ast
+import copy
+import json
+import linecache
+import shutil
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernels.grading import Result
+from kernels.grading.generate import ROOT, SolutionError, exercise_of, generate, main, written
+from kernels.grading.question import questions
+from kernels.lab import aten
+from kernels.ops.layernorm import eager
+
+SETS = sorted(path.name for path in (ROOT / "solutions").glob("*.ipynb"))
+
+
+def code_cells(path: Path) -> list[tuple[str, str]]:
+    cells = json.loads(path.read_text())["cells"]
+    return [(c["id"], "".join(c["source"])) for c in cells if c["cell_type"] == "code"]
+
+
+def results_of(path: Path) -> list[Result]:
+    """Run a notebook's code cells in one module, and return the verdicts its cells end in."""
+    module = types.ModuleType(f"{path.parent.name}_{path.stem}")
+    sys.modules[module.__name__] = module
+    results = []
+    try:
+        for cell_id, source in code_cells(path):
+            name = f"{path}:{cell_id}"
+            # Triton reads a kernel's source, as it does in a notebook: from here.
+            linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+            tree = ast.parse(source)
+            last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+            exec(compile(tree, name, "exec"), module.__dict__)
+            if isinstance(last, ast.Expr):
+                results.append(
+                    eval(compile(ast.Expression(last.value), name, "eval"), vars(module))
+                )
+    finally:
+        del sys.modules[module.__name__]
+    return [result for result in results if isinstance(result, Result)]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for folder in ("solutions", "exercises"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns(".*"))
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_a_solution_earns_every_point(name):
+    results = results_of(ROOT / "solutions" / name)
+    chapter = name.split("_")[0]
+    asked = [question for question in questions() if question.startswith(f"{chapter}.")]
+    assert [result.question for result in results] == asked
+    assert all(result.passed for result in results), results
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_an_untouched_exercise_earns_nothing(name):
+    results = results_of(ROOT / "exercises" / name)
+    assert results
+    assert all(result.points == 0 < result.max_points for result in results), results
+
+
+def test_the_exercises_are_in_step():
+    assert generate(ROOT, check=True) == []
+
+
+def test_it_writes_the_same_bytes_again(tree):
+    before = {path.name: path.read_bytes() for path in (tree / "exercises").iterdir()}
+    shutil.rmtree(tree / "exercises")
+    assert generate(tree) == []
+    assert {path.name: path.read_bytes() for path in (tree / "exercises").iterdir()} == before
+    assert all(text.endswith(b"}\n") for text in before.values())
+
+
+def test_a_difference_is_found_and_named(tree, monkeypatch, capsys):
+    monkeypatch.setattr("kernels.grading.generate.ROOT", tree)
+    assert main(["--check"]) == 0
+    path = tree / "exercises" / SETS[0]
+    path.write_text(path.read_text().replace("your turn", "my turn"))
+    assert main(["--check"]) == 1
+    told = f"exercises/{SETS[0]} differs from its solution; run `make exercises`.\n"
+    assert capsys.readouterr().out == told
+    assert "my turn" in path.read_text()
+    assert main([]) == 0
+    assert main(["--check"]) == 0
+
+
+def test_a_missing_exercise_and_one_without_a_solution_are_named(tree):
+    (tree / "exercises" / SETS[0]).rename(tree / "exercises" / "99_lost.ipynb")
+    missing, lost = generate(tree, check=True)
+    assert missing.startswith(f"exercises/{SETS[0]} differs")
+    assert lost.startswith("exercises/99_lost.ipynb has no solution")
+
+
+def notebook(*sources: str) -> dict:
+    cells = [
+        {
+            "cell_type": "code",
+            "execution_count": 7,
+            "id": f"c{number}",
+            "metadata": {},
+            "outputs": [{"output_type": "stream"}],
+            "source": source.splitlines(keepends=True),
+        }
+        for number, source in enumerate(sources)
+    ]
+    return {"cells": cells, "metadata": {"widgets": {}}, "nbformat": 4, "nbformat_minor": 5}
+
+
+def stripped(source: str) -> str:
+    return "".join(exercise_of(notebook(source))["cells"][0]["source"])
+
+
+def test_a_solution_gives_way_to_an_exception():
+    source = "def f(x):\n    # say x\n    ### BEGIN SOLUTION\n    return x\n    ### END SOLUTION\n"
+    assert stripped(source) == 'def f(x):\n    # say x\n    raise NotImplementedError("your turn")'
+
+
+def test_given_lines_come_out_of_their_comments():
+    source = (
+        "x = 1\n### BEGIN SOLUTION\ny = x\n### GIVEN\n# if x:\n#     y = 0\n### END SOLUTION\ny"
+    )
+    assert stripped(source) == "x = 1\nif x:\n    y = 0\ny"
+
+
+def test_outputs_and_cells_of_the_solution_are_left_out():
+    given = notebook("x = 1", "x = 2")
+    given["cells"][1]["metadata"]["tags"] = ["solution"]
+    before = copy.deepcopy(given)
+    made = exercise_of(given)
+    assert given == before
+    assert len(made["cells"]) == 1
+    assert made["cells"][0]["outputs"] == []
+    assert made["cells"][0]["execution_count"] is None
+    assert made["metadata"] == {}
+    assert written(made) == written(exercise_of(before))
+
+
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        ("### BEGIN SOLUTION\nx = 1", "without '### END SOLUTION'"),
+        ("x = 1\n### END SOLUTION", "where none is due"),
+        ("### BEGIN SOLUTION\n### BEGIN SOLUTION\n### END SOLUTION", "where none is due"),
+        ("### BEGIN SOLUTION\n### GIVEN\n# def\n### END SOLUTION", "once stripped"),
+    ],
+)
+def test_a_solution_that_no_exercise_can_be_made_of(source, sentence):
+    with pytest.raises(SolutionError, match=sentence):
+        exercise_of(notebook(source))
+
+
+def test_a_bad_solution_is_named(tree):
+    path = tree / "solutions" / SETS[0]
+    path.write_text(path.read_text().replace("### END SOLUTION", "### THE END"))
+    (fault,) = generate(tree)
+    assert fault.startswith(f"solutions/{SETS[0]}: cell 'q1-answer'")
+
+
+def test_no_exercise_holds_its_solution():
+    for name in SETS:
+        text = (ROOT / "exercises" / name).read_text()
+        assert "SOLUTION" not in text
+        assert "### GIVEN" not in text
+        assert "### Why" not in text
+
+
+def test_the_operators_on_the_page_of_02_1_are_those_of_eager():
+    cells = json.loads((ROOT / "exercises" / "02_layernorm_by_hand.ipynb").read_text())["cells"]
+    (text,) = ("".join(cell["source"]) for cell in cells if cell["id"] == "q1-text")
+    listing = text.split("```python\n")[1].split("```")[0]
+
+    def as_shown(x, weight, bias, eps=1e-5):
+        exec(listing, {"torch": torch}, {"x": x, "weight": weight, "bias": bias, "eps": eps})
+
+    for dtype in (torch.float32, torch.bfloat16):
+        tensors = (torch.empty(5, 9, dtype=dtype), *torch.empty(2, 9, dtype=dtype))
+        shown, ours = aten.count(as_shown, *tensors), aten.count(eager, *tensors)
+        assert [step.name for step in shown] == [step.name for step in ours]
+        assert shown.bytes_unique == ours.bytes_unique
