@@ -18,12 +18,13 @@ import torch
 from kernels import registry
 from kernels.lab import measure, timing
 from kernels.lab.copying import COPIES
-from kernels.lab.selection import NO_GPU, Cell, RefusalError, select
+from kernels.lab.selection import NO_GPU, Cell, RefusalError, load_ops, select
 from kernels.registry import Variant
 
 
 def run(op_name: str, shapes: Sequence[str], dtypes: Sequence[str], seconds: float) -> int:
     """Print, for each shape and dtype, the configurations from the fastest on; return 0."""
+    load_ops()
     try:
         op = registry.get(op_name)
     except KeyError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -56,13 +55,10 @@ def device_guard(x: torch.Tensor) -> contextlib.AbstractContextManager[Any]:
     return torch.cuda.device(x.device)
 
 
-def refuse_backward(name: str) -> Callable[..., Any]:
-    """A backward that says in one sentence that there is none yet."""
-
-    def backward(_context: Any, *_gradients: torch.Tensor) -> Any:
+def refuse_gradients(name: str, *tensors: torch.Tensor | None) -> None:
+    """Raise RuntimeError with one sentence if a gradient of one of `tensors` would be asked for."""
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
         raise RuntimeError(
             f"{name} has no backward pass; call it under torch.no_grad(), or use "
             f"torch.nn.functional.{name} where you need gradients"
         )
-
-    return backward

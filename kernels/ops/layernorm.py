@@ -23,7 +23,7 @@ import torch.nn.functional as F
 import triton
 import triton.language as tl
 
-from kernels.ops._layout import check_tensor, collapse_rows, device_guard, refuse_backward
+from kernels.ops._layout import check_tensor, collapse_rows, device_guard, refuse_gradients
 from kernels.registry import DTYPES, Cost, Op, Shape, Tolerance, Variant, register
 
 Tensor = torch.Tensor
@@ -187,6 +187,7 @@ CONFIGURATIONS: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {
 }
 
 
+@functools.cache
 def configuration(n_cols: int, capability: tuple[int, int]) -> tuple[int, int]:
     """Return (BLOCK_COLS, num_warps) for a row of `n_cols` on a card of `capability`."""
     known = [card for card in CONFIGURATIONS if card <= capability]
@@ -267,9 +268,9 @@ def _fake(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> 
     return torch.empty(x.shape, dtype=x.dtype, device=x.device)
 
 
-torch.library.register_autograd(
-    "fusing_kernels::layer_norm", refuse_backward("layer_norm"), lib=_library
-)
+# Through the dispatcher, so that fake tensors, ledgers and torch.compile see one operator. No
+# autograd formula is registered: in Python it would cost every call some 10 µs.
+_operator = torch.ops.fusing_kernels.layer_norm.default
 
 
 def layer_norm(
@@ -297,7 +298,8 @@ def layer_norm(
                 f"{name} has the shape {tuple(parameter.shape)}; with x of shape "
                 f"{tuple(x.shape)} it takes ({x.shape[-1]},)"
             )
-    result: Tensor = torch.ops.fusing_kernels.layer_norm(x, weight, bias, eps)
+    refuse_gradients("layer_norm", x, weight, bias)
+    result: Tensor = _operator(x, weight, bias, eps)
     return result
 
 

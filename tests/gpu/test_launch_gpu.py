@@ -46,8 +46,9 @@ def test_interpreted_and_compiled_agree(dtype):
     inputs = OP.inputs((16, 1000), dtype, "cuda", seed=3)
     compiled = layer_norm(**inputs)
     interpreted = layer_norm(**{name: value.cpu() for name, value in inputs.items()})
+    # The order of the sums differs, and y = a·w + b may cancel: a few roundings of values near 8.
     unit = torch.finfo(dtype).eps
-    torch.testing.assert_close(compiled.cpu(), interpreted, rtol=2 * unit, atol=4 * unit)
+    torch.testing.assert_close(compiled.cpu(), interpreted, rtol=2 * unit, atol=16 * unit)
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)

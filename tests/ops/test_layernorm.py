@@ -131,8 +131,12 @@ def test_bad_input_gets_one_sentence(call, error, sentence):
 
 def test_gradients_are_refused_with_a_sentence():
     x = torch.randn(4, 8, requires_grad=True)
-    with pytest.raises(RuntimeError, match="no backward pass"):
-        layer_norm(x).sum().backward()
+    weight = torch.randn(8, requires_grad=True)
+    for arguments in ((x,), (x.detach(), weight)):
+        with pytest.raises(RuntimeError, match="no backward pass"):
+            layer_norm(*arguments)
+    with torch.no_grad():
+        assert layer_norm(x, weight).shape == x.shape
 
 
 def test_the_cost_is_each_tensor_once():
