@@ -6,7 +6,7 @@ a notebook, for light and dark pages. Bytes are decimal: 1 MB is 10⁶ bytes, 1 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -19,9 +19,17 @@ from kernels.lab.data import Row
 from kernels.lab.ledger import Ledger
 from kernels.lab.roofline import Ceilings, IntensityLine, Point, ceilings_of, points_of
 from kernels.lab.roofline_figure import roofline, roofline_of_rows
-from kernels.lab.strips import Access, Launch, operations_strip, timeline, trace_map
+from kernels.lab.strips import (
+    Access,
+    Launch,
+    operations_strip,
+    runs_of_trace,
+    timeline,
+    trace_map,
+)
 from kernels.lab.style import (
     BOTH_HATCH,
+    CYCLE,
     VARIANTS,
     WRITE_HATCH,
     Look,
@@ -48,12 +56,14 @@ __all__ = [
     "Look",
     "Point",
     "ceilings_of",
+    "curves",
     "figure_html",
     "look",
     "operations_strip",
     "points_of",
     "roofline",
     "roofline_of_rows",
+    "runs_of_trace",
     "show",
     "sweep",
     "theme",
@@ -326,4 +336,36 @@ def sweep(
     if any(row.time_us_p20 or row.time_us_p95 for row in rows):
         band = Patch(facecolor=(page().muted, 0.4), label="band: 20th to 95th percentile of time")
         figure.legend(handles=[band], loc="outside lower left")
+    return figure
+
+
+_CURVE_MARKERS = "osD^vP*"
+
+
+@themed
+def curves(
+    series: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    title: str,
+    x_label: str,
+    y_label: str,
+) -> Figure:
+    """Draw named curves (x, y) on logarithmic axes, each with its own colour and marker.
+
+    A value of 0 has no logarithm and is left out. Labels carry the units.
+    """
+    if not series:
+        raise ValueError("series is empty; curves takes at least one")
+    figure = new_figure(3.6)
+    axes = figure.subplots()
+    for number, (name, (xs, ys)) in enumerate(series.items()):
+        drawn = [(x, y) for x, y in zip(xs, ys, strict=True) if x > 0 and y > 0]
+        axes.plot(
+            [x for x, _ in drawn],
+            [y for _, y in drawn],
+            color=CYCLE[number % len(CYCLE)],
+            marker=_CURVE_MARKERS[number % len(_CURVE_MARKERS)],
+            label=name,
+        )
+    axes.set(xscale="log", yscale="log", xlabel=x_label, ylabel=y_label, title=title)
+    figure.legend(loc="outside lower center", ncols=2)
     return figure

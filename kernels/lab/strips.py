@@ -29,6 +29,7 @@ from kernels.lab.style import (
     spread,
     themed,
 )
+from kernels.launch import Access as TraceAccess
 
 _LINE = 0.2  # inches a line of a list takes
 _MOST_BINS = 512
@@ -257,6 +258,21 @@ def _list_line_plain(axes: Axes, number: int, label: str, size: float, unit: str
     axes.text(0.03, number - 1, str(number), ha="center", va="center", weight="bold")
     axes.text(0.075, number - 1, short_name(label), va="center")
     axes.text(1, number - 1, f"{digits(size)} {unit}", va="center", ha="right")
+
+
+def runs_of_trace(trace: Iterable[TraceAccess]) -> dict[str, list[Access]]:
+    """Return a launch's trace as runs of consecutive elements, for `trace_map`, by tensor.
+
+    `x_ptr` is told as `x`. An atomic is a load and a store.
+    """
+    runs: dict[str, list[Access]] = {}
+    for access in trace:
+        told = runs.setdefault(access.argument.removesuffix("_ptr"), [])
+        kinds = ("load", "store") if access.kind == "atomic" else (access.kind,)
+        places = np.sort(access.offsets)
+        for part in np.split(places, np.flatnonzero(np.diff(places) != 1) + 1):
+            told += [Access(access.program, kind, int(part[0]), part.size) for kind in kinds]
+    return runs
 
 
 def _touches(accesses: Iterable[Access], size: int, bins: int) -> npt.NDArray[np.float64]:

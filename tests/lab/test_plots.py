@@ -279,3 +279,25 @@ def test_figures_leave_the_global_state_alone():
         "assert 'matplotlib.pyplot' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_trace_becomes_runs():
+    import torch
+
+    from kernels.lab import traffic
+    from tests.launch import kernels_under_test as k
+
+    x, y = torch.rand(300), torch.zeros(300)
+    trace = traffic.trace(lambda: k.copy[(2,)](x, y, 300, BLOCK=256))
+    assert plots.runs_of_trace(trace) == {
+        "x": [plots.Access(0, "load", 0, 256), plots.Access(1, "load", 256, 44)],
+        "y": [plots.Access(0, "store", 0, 256), plots.Access(1, "store", 256, 44)],
+    }
+
+
+def test_curves_leave_out_what_has_no_logarithm():
+    figure = plots.curves({"a": ([1, 10, 100], [0, 1e-3, 1e-2])}, "t", "x", "y")
+    (line,) = figure.axes[0].lines
+    assert list(line.get_xdata()) == [10, 100]
+    with pytest.raises(ValueError, match="series is empty"):
+        plots.curves({}, "t", "x", "y")

@@ -84,10 +84,21 @@ def test_no_rows_give_no_rows(shape):
     assert layer_norm(torch.empty(shape)).shape == shape
 
 
+def rounding_of_the_mean(x, eps=1e-5):
+    """What a few roundings of the mean in fp32 may do to the output, over its own spread."""
+    x = x.double()
+    spread = torch.sqrt(x.var(-1, correction=0) + eps)
+    return (8 * 2.0**-24 * x.abs().amax(-1) / spread).max().item()
+
+
 @pytest.mark.parametrize("width", [3, 17, 1536, 20_000])
 def test_masked_lanes_stay_out_of_the_variance(width):
     inputs = make(2, width, torch.float32, mean=100.0)
-    assert_close(layer_norm(**inputs), reference(**inputs), torch.float32, (2, width * 100**2))
+    out, exact = layer_norm(**inputs), reference(**inputs)
+    bound = OP.tolerance(torch.float32, (2, width)).relative_norm + rounding_of_the_mean(
+        inputs["x"]
+    )
+    assert (out - exact).norm() <= bound * exact.norm()
 
 
 @pytest.mark.parametrize("width", [1000, 40_000])

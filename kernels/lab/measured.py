@@ -1,0 +1,120 @@
+"""What a chapter shows of times: measured here if there is a GPU, and recorded rows beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernels.lab.data import DATA_DIR, Recording, Row, recordings
+from kernels.registry import Shape, dtype_name, get, shape_name
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The rows of one operation at one shape and dtype on one card."""
+
+    card: str
+    date: str
+    live: bool
+    rows: tuple[Row, ...]
+    command: str = ""
+    provenance: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def row(self, variant: str, timing: str = "graph") -> Row:
+        """Return a variant's row; LookupError with one sentence if there is none."""
+        for row in self.rows:
+            if (row.variant, row.timing) == (variant, timing):
+                return row
+        raise LookupError(f"no {timing} row of {variant!r} was measured on {self.card}")
+
+    def graph(self, *variants: str) -> list[Row]:
+        """Return the graph rows of the variants that were measured, in the order asked for."""
+        there = {row.variant: row for row in self.rows if row.timing == "graph"}
+        return [there[name] for name in variants if name in there]
+
+    def note(self) -> str:
+        """Say in one sentence where the numbers come from."""
+        if self.live:
+            return f"Measured just now on your {self.card}."
+        return f"Recorded on an {self.card} on {self.date} by `{self.command}`."
+
+    def timeline(self, variant: str) -> list[tuple[str, float, float]]:
+        """Return a variant's launches: (kernel, start in µs, duration in µs)."""
+        row = self.row(variant)
+        key = f"{row.op}:{variant}:{row.shape}:{row.dtype}"
+        if key not in self.provenance.get("timelines", {}):
+            raise LookupError(f"no timeline of {key} was recorded on {self.card}")
+        return [(name, start, took) for name, start, took in self.provenance["timelines"][key]]
+
+
+def recorded(
+    op_name: str, shape: Shape, dtype: torch.dtype, data_dir: Path = DATA_DIR
+) -> list[Measured]:
+    """Return what every recorded card measured of an operation at a shape and dtype."""
+    found = []
+    for recording in recordings(get(op_name).suite, data_dir):
+        rows = recording.select(op=op_name, shape=shape_name(shape), dtype=dtype_name(dtype))
+        if rows:
+            found.append(_of(recording, rows))
+    return found
+
+
+def _of(recording: Recording, rows: list[Row]) -> Measured:
+    told = recording.provenance
+    return Measured(
+        card=told["card"]["name"],
+        date=str(told["date"])[:10],
+        live=False,
+        rows=tuple(rows),
+        command=f"python -m kernels.lab bench {recording.suite}",
+        provenance=told,
+    )
+
+
+def measured(
+    op_name: str,
+    shape: Shape,
+    dtype: torch.dtype,
+    seconds: float = 0.2,
+    data_dir: Path = DATA_DIR,
+) -> list[Measured]:
+    """Return the measurements to show: this machine's GPU first if there is one, then recordings.
+
+    A GPU without the dtype measures nothing. LookupError with one sentence if nothing is there
+    to show.
+    """
+    found = recorded(op_name, shape, dtype, data_dir)
+    if torch.cuda.is_available():
+        found = [*_live(op_name, shape, dtype, seconds), *found]
+    if not found:
+        raise LookupError(
+            f"{op_name} {shape_name(shape)} {dtype_name(dtype)} was recorded on no card, and "
+            f"this machine has no GPU that measures it"
+        )
+    return found
+
+
+def _live(op_name: str, shape: Shape, dtype: torch.dtype, seconds: float) -> list[Measured]:
+    from kernels.lab import devices, measure
+    from kernels.lab.selection import Cell
+
+    if measure.unsupported(dtype) is not None:
+        return []
+    op = get(op_name)
+    cell = Cell(op, shape, dtype, "fwd", tuple(op.variants.values()))
+    with torch.no_grad():
+        bench = measure.Bench(seconds)
+        bench.rows = bench.measure(cell)
+        bench.count_launches(cell)
+    return [
+        Measured(
+            card=str(devices.describe(bench.device.index)["name"]),
+            date="",
+            live=True,
+            rows=tuple(bench.rows),
+            provenance={"timelines": bench.timelines},
+        )
+    ]
