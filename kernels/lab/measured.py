@@ -38,8 +38,8 @@ class Measured:
     def note(self) -> str:
         """Say in one sentence where the numbers come from."""
         if self.live:
-            return f"Measured just now on your {self.card}."
-        return f"Recorded on an {self.card} on {self.date} by `{self.command}`."
+            return f"Measured just now on your card, {self.card}."
+        return f"Recorded on one {self.card} on {self.date} by `{self.command}`."
 
     def timeline(self, variant: str) -> list[tuple[str, float, float]]:
         """Return a variant's launches: (kernel, start in µs, duration in µs)."""
@@ -51,11 +51,21 @@ class Measured:
 
 
 def recorded(
-    op_name: str, shape: Shape, dtype: torch.dtype, data_dir: Path = DATA_DIR
+    op_name: str,
+    shape: Shape,
+    dtype: torch.dtype,
+    gpu: str | None = None,
+    data_dir: Path = DATA_DIR,
 ) -> list[Measured]:
-    """Return what every recorded card measured of an operation at a shape and dtype."""
+    """Return what recorded cards measured of an operation at a shape and dtype.
+
+    `gpu` is a card's short name such as `h100-sxm`, as the folders of the data have it; all cards
+    if None.
+    """
     found = []
     for recording in recordings(get(op_name).suite, data_dir):
+        if gpu not in (None, recording.gpu):
+            continue
         rows = recording.select(op=op_name, shape=shape_name(shape), dtype=dtype_name(dtype))
         if rows:
             found.append(_of(recording, rows))
@@ -86,7 +96,7 @@ def measured(
     A GPU without the dtype measures nothing. LookupError with one sentence if nothing is there
     to show.
     """
-    found = recorded(op_name, shape, dtype, data_dir)
+    found = recorded(op_name, shape, dtype, data_dir=data_dir)
     if torch.cuda.is_available():
         found = [*_live(op_name, shape, dtype, seconds), *found]
     if not found:

@@ -24,6 +24,7 @@ from kernels.lab.strips import (
     Launch,
     operations_strip,
     runs_of_trace,
+    short_name,
     timeline,
     trace_map,
 )
@@ -64,6 +65,7 @@ __all__ = [
     "roofline",
     "roofline_of_rows",
     "runs_of_trace",
+    "short_name",
     "show",
     "sweep",
     "theme",

@@ -1,0 +1,69 @@
+"""What chapter 02 shows stands in the package too, and what it derives is what is counted."""
+
+import ast
+import inspect
+import json
+
+import torch
+
+from kernels.lab.counting import count_op
+from kernels.ops import layernorm
+from kernels.registry import get
+from tests.book.test_notebooks import ROOT
+
+CHAPTER = ROOT / "book" / "02_layernorm_by_hand.ipynb"
+
+
+def cells(kind):
+    chapter = json.loads(CHAPTER.read_text(encoding="utf-8"))
+    return ["".join(c["source"]) for c in chapter["cells"] if c["cell_type"] == kind]
+
+
+def plain(function):
+    """A function without annotations and docstring, as text."""
+    function.returns = None
+    for argument in function.args.args:
+        argument.annotation = None
+    if isinstance(function.body[0], ast.Expr):
+        function.body = function.body[1:]
+    return ast.unparse(function)
+
+
+def test_the_eager_function_on_the_page_is_the_packages():
+    (shown,) = [
+        node
+        for source in cells("code")
+        for node in ast.parse(source).body
+        if isinstance(node, ast.FunctionDef) and node.name == "eager"
+    ]
+    (kept,) = ast.parse(inspect.getsource(layernorm.eager)).body
+    assert plain(shown) == plain(kept)
+
+
+def test_the_derivation_on_the_page_is_what_the_ledger_counts():
+    (page,) = [source for source in cells("markdown") if "The count, line by line" in source]
+    table = [line.split("|")[1:-1] for line in page.splitlines() if line.startswith("| `")]
+    told = [(row[0].count("`") // 2, int(row[-1])) for row in table]
+    rows, cols = 256, 100_000  # so that statistics and parameters vanish in rounding
+    ledger = count_op(get("layernorm"), "eager", (rows, cols), torch.bfloat16)
+    counted = [round(step.bytes_unique / (rows * cols)) for step in ledger]
+    # `+ eps` and `rsqrt` share a line.
+    assert [operators for operators, _ in told] == [1, 1, 1, 1, 1, 2, 1, 1, 1, 1]
+    assert [size for _, size in told] == counted[:6] + counted[7:]
+    assert sum(counted) == 60
+    assert "| **60** |" in page
+
+
+def test_the_bytes_of_the_recorded_rows_are_those_that_are_counted_today():
+    from kernels.lab.data import recordings
+    from kernels.registry import parse_dtype, parse_shape
+
+    op = get("layernorm")
+    for recording in recordings("norms"):
+        counted = [row for row in recording.select(op="layernorm") if row.bytes_unique]
+        assert counted
+        for row in counted:
+            ledger = count_op(op, row.variant, parse_shape(row.shape), parse_dtype(row.dtype))
+            assert row.bytes_unique == ledger.bytes_unique
+            # Every operator of LayerNorm is one launch, as the profiler saw.
+            assert row.launches == ledger.aten_ops + ledger.launches

@@ -1,0 +1,42 @@
+"""What a chapter shows: recorded rows by card, each with where it comes from."""
+
+import pytest
+import torch
+
+from kernels.lab import measured
+from kernels.lab.data import write_suite
+from tests.lab.test_data import a_row
+
+KEY = ("layernorm", (64, 1000), torch.float32)
+
+
+@pytest.fixture
+def two_cards(tmp_path):
+    for slug, name in (("a-card", "Card A"), ("b-card", "Card B")):
+        told = {
+            "card": {"name": name},
+            "date": "2026-11-28T01:02:03Z",
+            "timelines": {"layernorm:fused:64x1000:fp32": [["k", 0.0, 1.5]]},
+        }
+        write_suite(tmp_path / slug / "norms.csv", [a_row()], told)
+    return tmp_path
+
+
+def test_recorded_rows_of_every_card_or_of_one(two_cards):
+    found = measured.recorded(*KEY, data_dir=two_cards)
+    assert [m.card for m in found] == ["Card A", "Card B"]
+    (one,) = measured.recorded(*KEY, gpu="b-card", data_dir=two_cards)
+    assert one.note() == (
+        "Recorded on one Card B on 2026-11-28 by `python -m kernels.lab bench norms`."
+    )
+    assert one.row("fused") == a_row()
+    assert one.graph("fused", "torch") == [a_row()]
+    assert one.timeline("fused") == [("k", 0.0, 1.5)]
+    with pytest.raises(LookupError, match="no graph row of 'torch' was measured on Card B"):
+        one.row("torch")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU measures live")
+def test_nothing_to_show_is_one_sentence(tmp_path):
+    with pytest.raises(LookupError, match="recorded on no card"):
+        measured.measured(*KEY, data_dir=tmp_path)
