@@ -61,7 +61,8 @@ def versions() -> dict[str, str | None]:
 
 def command() -> str:
     """Return the command line as a reader would type it, without this machine's paths."""
-    words = ["python", "-m", "kernels.lab", *sys.argv[1:]]
+    here = f"{ROOT}{os.sep}"
+    words = ["python", "-m", "kernels.lab", *(word.removeprefix(here) for word in sys.argv[1:])]
     return shlex.join(words)
 
 

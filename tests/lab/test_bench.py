@@ -10,7 +10,18 @@ import pytest
 import torch
 
 from kernels import registry
-from kernels.lab import bench, checks, copying, devices, measure, profile, report, selection, timing
+from kernels.lab import (
+    bench,
+    checks,
+    copying,
+    devices,
+    measure,
+    profile,
+    provenance,
+    report,
+    selection,
+    timing,
+)
 from kernels.lab.data import DATA_DIR, read_suite
 from kernels.lab.ncu import CellProfile, Kernel
 from kernels.lab.provenance import ROOT
@@ -327,3 +338,8 @@ def test_an_output_folder_that_cannot_be_made(a_gpu, tmp_path):
     (tmp_path / "a_file").write_text("")
     with pytest.raises(selection.RefusalError, match="--out .*a_file"):
         bench.run(bench.Options("norms", out=tmp_path / "a_file"))
+
+
+def test_the_command_holds_no_path_of_the_machine(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["x", "bench", "norms", "--out", str(ROOT / "_build" / "gpu")])
+    assert provenance.command() == "python -m kernels.lab bench norms --out _build/gpu"
