@@ -1,4 +1,4 @@
-"""What the card can do at most, measured: a large copy, a large matrix product, a launch.
+"""What the card can do at most, measured: a large copy, a large product, a launch, a load.
 
 These are operations like any other, so that the bench treats them alike, but they stand in no
 registry: no chapter teaches them and no grader asks for them.
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from kernels.lab.copying import copy_by_driver, copy_by_kernel
+from kernels.lab.memory_probes import probes
 from kernels.registry import DTYPES, Cost, Op, Shape, Tolerance, Variant
 
 COPY_COLS = 4096
@@ -134,4 +135,5 @@ def ceiling_ops() -> list[Op]:
         product("matmul", Variant("torch", _product), tuple(DTYPES.values())),
         product("matmul", tf32, (fp32,)),
         launch,
+        *probes(),
     ]

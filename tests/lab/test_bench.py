@@ -16,11 +16,13 @@ from kernels.lab import (
     copying,
     devices,
     measure,
+    memory_probes,
     profile,
     provenance,
     report,
     selection,
     timing,
+    traffic,
 )
 from kernels.lab.data import DATA_DIR, read_suite
 from kernels.lab.ncu import CellProfile, Kernel
@@ -125,13 +127,32 @@ def test_the_ceilings():
         ("matmul", "torch", "fp32"),
         ("matmul", "torch_tf32", "fp32"),
         ("launch", "torch", "fp32"),
+        *[("chase", "kernel", "fp32")] * len(memory_probes.WORKING_SETS),
+        *[("inflight", "kernel", "fp32")] * len(memory_probes.PROGRAMS),
     ]
     small = {"copy": (4, 8), "matmul": (8, 16, 4), "launch": (1,)}
-    for cell in cells:
+    for cell in (cell for cell in cells if cell.op.name in small):
         shape = small[cell.op.name]
         inputs = cell.op.inputs(shape, torch.float32, "cpu", 3)
         out = cell.variants[0].fn(**inputs)
         assert checks.relative_error(cell.op, shape, inputs, out) < 1e-5
+
+
+def test_the_probes_of_memory(monkeypatch):
+    monkeypatch.setattr(memory_probes, "HOPS", 70)
+    monkeypatch.setattr(memory_probes, "BLOCKS_EACH", 3)
+    chase, inflight = memory_probes.probes()
+    for op, shape in ((chase, (33, 32)), (inflight, (5, 1024))):
+        inputs = op.inputs(shape, torch.float32, "cpu", 3)
+        out = op.variants["kernel"].fn(**inputs)
+        assert checks.relative_error(op, shape, inputs, out) == 0.0
+    inputs = chase.inputs((33, 32), torch.float32, "cpu", 3)
+    assert inputs["hops"] == 66
+    ledger = traffic.count(chase.variants["kernel"].fn, **inputs)
+    assert (
+        ledger.tensor("next").read_requested == chase.cost((33, 32), torch.float32, "").read_bytes
+    )
+    assert ledger.tensor("next").read_unique == 33 * 4  # each line once a lap
 
 
 def a_pair(copy_us: float, time_us: float, ideal: int, timing_: str = "graph"):

@@ -116,7 +116,11 @@ def welford(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
 def run_time_loop(x_ptr, out_ptr, n):
     total = 0.0
     for k in range(0, n):
-        total += tl.load(x_ptr + k)
+        total += tl.load(x_ptr + k.to(tl.int64))
+    for k in tl.range(0, n, 2):
+        total += tl.where(k % 2 == 0, 1.0, 0.0)
+    for k in tl.static_range(3):
+        total += k
     tl.store(out_ptr, total)
 
 
