@@ -37,7 +37,8 @@ lint: $(INSTALLED) ## ruff and mypy
 	@$(RUN) -m ruff check .
 	@$(RUN) -m mypy
 
-exercises: $(INSTALLED) ## write exercises/ from solutions/
+exercises: $(INSTALLED) ## put the first cell into every notebook, write exercises/ from solutions/
+	@$(RUN) -m book.tools.setup_cell --write
 	@$(RUN) -m kernels.grading.generate
 
 bench: $(INSTALLED) ## measure a suite on this machine's GPU: make bench SUITE=norms

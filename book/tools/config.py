@@ -1,0 +1,31 @@
+"""What the tools read from `_config.yml`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+
+@dataclass(frozen=True)
+class Repository:
+    """Where the book lives: its address, and the branch that pages and notebooks come from."""
+
+    url: str
+    branch: str
+
+    @property
+    def name(self) -> str:
+        """The folder that `git clone` makes of it."""
+        return self.url.rstrip("/").rsplit("/", 1)[-1].removesuffix(".git")
+
+    def file(self, path: str) -> str:
+        """Return the address of a file's page, its path given from the root of the book."""
+        return f"{self.url}/blob/{self.branch}/{path}"
+
+
+def repository(root: Path) -> Repository:
+    """Read the repository's address and branch from `_config.yml` below `root`."""
+    told = yaml.safe_load((root / "_config.yml").read_text(encoding="utf-8"))["repository"]
+    return Repository(told["url"], told["branch"])
