@@ -1,13 +1,19 @@
-"""Which card this is: its short name in the data files, and how it is set today."""
+"""Which card this is: its short name in the data files, how it is set today, what it can do."""
 
 from __future__ import annotations
 
 import re
 import shutil
 import subprocess
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
+
+from kernels.lab.cards import CARDS, Card
+from kernels.lab.data import DATA_DIR, recordings
+from kernels.lab.roofline import Ceilings, ceilings_of
 
 # Words of a marketing name that tell no two cards apart.
 _EMPTY_WORDS = {"nvidia", "tesla", "geforce", "quadro", "graphics", "device", "gpu"}
@@ -96,3 +102,66 @@ def describe(index: int = 0) -> dict[str, Any]:
         },
         "temperature_c": told["temperature.gpu"],
     }
+
+
+def card(slug_or_name: str) -> Card:
+    """Return what the maker says of a card, by short name (`t4`) or by `nvidia-smi`'s name.
+
+    LookupError with one sentence for a card that is not in the table.
+    """
+    found = CARDS.get(slug(slug_or_name))
+    if found is None:
+        raise LookupError(
+            f"card {slug_or_name!r} is not in the table of makers' figures; "
+            f"it has: {', '.join(CARDS)}"
+        )
+    return found
+
+
+def this_card(index: int = 0) -> Card:
+    """Return what the maker says of this machine's GPU.
+
+    RuntimeError where there is no GPU, LookupError where it is not in the table.
+    """
+    if not torch.cuda.is_available():
+        raise RuntimeError("this machine has no CUDA GPU to recognise")
+    return card(torch.cuda.get_device_properties(index).name)
+
+
+def ceilings_for(card_slug: str, dtype: str, data_dir: Path = DATA_DIR) -> Ceilings:
+    """Return a card's ceilings, the arithmetic's in `dtype`: measured if recorded, or the maker's.
+
+    `dtype` is fp32, tf32, fp16, bf16 or fp8. The labels say "measured" or "maker's dense figure",
+    and `source` names the recording or the documents. LookupError with one sentence where neither
+    gives both ceilings.
+    """
+    wanted = slug(card_slug)
+    for recording in recordings("ceilings", data_dir):
+        if recording.gpu != wanted:
+            continue
+        try:
+            found = ceilings_of(recording, dtype)
+        except LookupError:  # this dtype was not recorded: then both ceilings are the maker's
+            break
+        return replace(
+            found,
+            bandwidth_label=f"{found.bandwidth_label}, measured",
+            compute_label=f"{found.compute_label}, measured",
+            source=f"measured on one {recording.provenance['card']['name']} "
+            f"on {str(recording.provenance['date'])[:10]}",
+        )
+    if wanted not in CARDS:
+        raise LookupError(
+            f"nothing is known of card {card_slug!r} in {dtype!r}: it is neither recorded in "
+            f"{data_dir.name} nor in the table of makers' figures, which has: {', '.join(CARDS)}"
+        )
+    told = CARDS[wanted]
+    documents = dict.fromkeys((told.sources.memory, told.sources.peaks))
+    return Ceilings(
+        card=told.slug,
+        bandwidth_bytes_per_s=told.bandwidth_bytes_per_s,
+        bandwidth_label="DRAM, maker's figure",
+        compute_flops_per_s=told.peak(dtype),
+        compute_label=f"{dtype}, maker's dense figure",
+        source="; ".join(f"{document.title}, {document.url}" for document in documents),
+    )

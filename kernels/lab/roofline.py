@@ -49,13 +49,17 @@ class IntensityLine:
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What a card was measured to do at most: bytes per second and FLOPs per second."""
+    """What a card can do at most: bytes per second and FLOPs per second.
+
+    `source` says where both come from: measured, or the maker's documents.
+    """
 
     card: str
     bandwidth_bytes_per_s: float
     bandwidth_label: str
     compute_flops_per_s: float
     compute_label: str
+    source: str = ""
 
     @property
     def ridge(self) -> float:
