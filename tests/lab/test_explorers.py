@@ -15,11 +15,18 @@ import traitlets
 import kernels.ops  # noqa: F401  (fills the registry)
 from kernels import registry
 from kernels.lab import style
+from kernels.lab.cards import CARDS
 from kernels.lab.ceilings import ceiling_ops
 from kernels.lab.data import recordings, write_suite
 from kernels.lab.explorers import RooflineExplorer
 from kernels.lab.explorers.formulas import FORMULAS
-from kernels.lab.explorers.roofline import marker_path, measured_cards, recorded_groups
+from kernels.lab.explorers.roofline import (
+    known_cards,
+    maker_cards,
+    marker_path,
+    measured_cards,
+    recorded_groups,
+)
 from kernels.lab.roofline import ceilings_of
 from tests.lab.test_data import a_row
 
@@ -273,6 +280,28 @@ def test_measured_cards_are_the_recorded_ceilings():
             ceilings = ceilings_of(recording, dtype)
             assert peak == ceilings.compute_flops_per_s
             assert cards[recording.gpu]["bandwidth"] == ceilings.bandwidth_bytes_per_s
+
+
+def test_every_card_of_the_makers_is_offered_with_its_documents():
+    cards = {card["slug"]: card for card in maker_cards()}
+    assert set(cards) == set(CARDS)
+    assert "bf16" not in cards["t4"]["peaks"]
+    for slug, card in cards.items():
+        assert card["bandwidth"] == CARDS[slug].bandwidth_bytes_per_s
+        assert card["peaks"] == {name: CARDS[slug].peak(name) for name in card["peaks"]}
+        assert all(source["url"].startswith("https://") for source in card["sources"])
+    keys = [card["key"] for card in known_cards()]
+    assert len(set(keys)) == len(keys)
+
+
+@needs_node
+def test_a_short_name_chooses_measured_ceilings_before_the_makers():
+    makers = [card for card in maker_cards() if card["slug"] in ("h100-sxm", "t4")]
+    measured = {**CARD, "slug": "h100-sxm", "key": "h100-sxm-measured"}
+    state = {"cards": [measured, *makers]}
+    assert predicted(**state, card="h100-sxm")["card"]["label"] == "measured"
+    assert predicted(**state, card="h100-sxm-maker")["card"]["label"] == "maker's dense figures"
+    assert predicted(**state, card="t4")["card"]["name"] == "Tesla T4"
 
 
 def test_groups_hold_device_times_and_the_bytes_that_place_them(tmp_path):

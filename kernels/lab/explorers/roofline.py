@@ -20,6 +20,7 @@ from matplotlib.markers import MarkerStyle
 from matplotlib.path import Path as Outline
 
 from kernels.lab import devices
+from kernels.lab.cards import CARDS
 from kernels.lab.data import DATA_DIR, Recording, Row, recordings
 from kernels.lab.explorers.formulas import FORMULAS
 from kernels.lab.roofline import ceilings_of, points_of
@@ -73,6 +74,34 @@ def measured_cards(data_dir: Path = DATA_DIR) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def maker_cards() -> list[dict[str, Any]]:
+    """Return the cards of `lab.cards` by their maker's dense figures, in the same form."""
+    return [
+        {
+            "key": f"{card.slug}-maker",
+            "slug": card.slug,
+            "name": card.name,
+            "label": "maker's dense figures",
+            "bandwidth": card.bandwidth_bytes_per_s,
+            "peaks": {
+                dtype: peak for dtype in DTYPES if (peak := getattr(card.peaks, dtype)) is not None
+            },
+            "l2_bytes": card.l2_bytes,
+            "launch_us": None,
+            "sources": [
+                {"text": document.title, "url": document.url}
+                for document in dict.fromkeys((card.sources.memory, card.sources.peaks))
+            ],
+        }
+        for card in CARDS.values()
+    ]
+
+
+def known_cards(data_dir: Path = DATA_DIR) -> list[dict[str, Any]]:
+    """Return every card the explorer offers, measured ceilings first."""
+    return [*measured_cards(data_dir), *maker_cards()]
 
 
 def recorded_groups(data_dir: Path = DATA_DIR) -> list[dict[str, Any]]:
@@ -153,7 +182,7 @@ class RooflineExplorer(anywidget.AnyWidget):
     `card` is a card's key or short name (`h100-sxm`), today's GPU if there is one; the page says
     so where its ceilings are unknown. `op` is one of `FORMULAS`, `dtype` one of fp16, bf16 and
     fp32. `sizes` has rows and cols, or m, k and n of a product, each from 1 to 2²⁰; those left out
-    are 4096. `cards` are dicts as of `measured_cards`; `groups` as of `recorded_groups`.
+    are 4096. `cards` are dicts as of `known_cards`; `groups` as of `recorded_groups`.
     TraitError names what it does not take.
     """
 
@@ -177,7 +206,7 @@ class RooflineExplorer(anywidget.AnyWidget):
         groups: Sequence[Mapping[str, Any]] | None = None,
         **choices: Any,
     ) -> None:
-        cards = measured_cards() if cards is None else cards
+        cards = known_cards() if cards is None else cards
         groups = recorded_groups() if groups is None else groups
         choices.setdefault("card", _todays_card(cards))
         super().__init__(**choices)
