@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+import kernels.ops  # noqa: F401  (registers the operations)
 from kernels.lab.data import DATA_DIR, Recording, Row, recordings
 from kernels.registry import Shape, dtype_name, get, shape_name
 
@@ -128,3 +129,41 @@ def _live(op_name: str, shape: Shape, dtype: torch.dtype, seconds: float) -> lis
             provenance={"timelines": bench.timelines},
         )
     ]
+
+
+def ceilings_here(dtype: str, data_dir: Path = DATA_DIR) -> Recording:
+    """Return a recording of the suite `ceilings` to draw a roof from.
+
+    With a GPU its own, measured now: a large copy, and the largest product in `dtype` (`fp16`,
+    `bf16` or `fp32`). Without one, or where the GPU has no such dtype, a recorded card's.
+    LookupError with one sentence if none was recorded.
+    """
+    if torch.cuda.is_available():
+        rows = _live_ceilings(dtype)
+        if rows:
+            from kernels.lab import devices
+
+            card = devices.describe(torch.cuda.current_device())
+            return Recording(card["slug"], "ceilings", tuple(rows), {"card": card, "live": True})
+    found = recordings("ceilings", data_dir)
+    if not found:
+        raise LookupError("no card's ceilings were recorded, and this machine has no GPU")
+    return found[0]
+
+
+@torch.no_grad()
+def _live_ceilings(dtype: str) -> list[Row]:
+    from kernels.lab import measure
+    from kernels.lab.selection import select
+
+    bench = measure.Bench(seconds=0.2)
+    copies = [cell for cell in select("ceilings", "torch,kernel") if cell.op.name == "copy"]
+    products = [
+        cell
+        for cell in select("ceilings", "torch")
+        if cell.op.name == "matmul" and dtype_name(cell.dtype) == dtype
+    ]
+    if any(measure.unsupported(cell.dtype) for cell in products):
+        return []
+    # The second-largest copy fits a small card and is far larger than any L2.
+    return [row for cell in (copies[-2], *products) for row in bench.measure(cell)]

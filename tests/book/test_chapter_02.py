@@ -11,11 +11,12 @@ from kernels.ops import layernorm
 from kernels.registry import get
 from tests.book.test_notebooks import ROOT
 
-CHAPTER = ROOT / "book" / "02_layernorm_by_hand.ipynb"
+CHAPTER = "02_layernorm_by_hand.ipynb"
 
 
-def cells(kind):
-    chapter = json.loads(CHAPTER.read_text(encoding="utf-8"))
+def cells(kind, name=CHAPTER):
+    """The texts of a chapter's code or Markdown cells."""
+    chapter = json.loads((ROOT / "book" / name).read_text(encoding="utf-8"))
     return ["".join(c["source"]) for c in chapter["cells"] if c["cell_type"] == kind]
 
 

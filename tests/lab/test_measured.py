@@ -40,3 +40,11 @@ def test_recorded_rows_of_every_card_or_of_one(two_cards):
 def test_nothing_to_show_is_one_sentence(tmp_path):
     with pytest.raises(LookupError, match="recorded on no card"):
         measured.measured(*KEY, data_dir=tmp_path)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU measures live")
+def test_the_roof_of_a_machine_without_a_gpu_is_a_recorded_one(tmp_path):
+    with pytest.raises(LookupError, match="no card's ceilings"):
+        measured.ceilings_here("bf16", data_dir=tmp_path)
+    write_suite(tmp_path / "a-card" / "ceilings.csv", [a_row(op="copy")], {"card": {"name": "A"}})
+    assert measured.ceilings_here("bf16", data_dir=tmp_path).gpu == "a-card"
