@@ -34,6 +34,8 @@ from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError
 
+from book.tools import status as status_page
+
 ROOT = Path(__file__).resolve().parents[2]
 CELL_SECONDS = 120
 
@@ -202,6 +204,9 @@ def _assemble(root: Path, out: Path) -> Path:
         page = source / notebook.relative_to(root)
         page.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(out / "executed" / notebook.relative_to(root), page)
+    if status_page.PAGE in toc_files(root):
+        text = status_page.page(root, _read_status(out), toc_notebooks(root))
+        (source / f"{status_page.PAGE}.md").write_text(text, encoding="utf-8")
     return source
 
 
@@ -229,6 +234,8 @@ def build_html(root: Path) -> int:
         if run.returncode:
             print(run.stdout, "HTML: FAILED", sep="\n", flush=True)
             return run.returncode
+        if status_page.PAGE in toc_files(root):
+            status_page.mend_edit_link(out / "html", root)
         record.write_text(made_from)
         print(f"HTML: done in {time.monotonic() - start:.1f} s")
     print(f"Open {index}")
