@@ -55,6 +55,12 @@ def _gpu(arguments: argparse.Namespace) -> int:
     return gpu.run(arguments.out, arguments.suites, arguments.seconds, not arguments.no_tests)
 
 
+def _report(arguments: argparse.Namespace) -> int:
+    from kernels.lab import lab_report
+
+    return lab_report.run(arguments.suite, arguments.gpu, arguments.out)
+
+
 def _tune(arguments: argparse.Namespace) -> int:
     from kernels.lab import tune
 
@@ -90,6 +96,12 @@ def _count(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _aot(arguments: argparse.Namespace) -> int:
+    from kernels.lab import aot
+
+    return aot.run(arguments.op)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="python -m kernels.lab", description="Measure and count kernels.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -120,6 +132,12 @@ def _parser() -> argparse.ArgumentParser:
     gpu.add_argument("--no-tests", action="store_true", help="measure only")
     gpu.set_defaults(run=_gpu)
 
+    report = commands.add_parser("report", help="a recorded suite as a page: decisions, evidence")
+    report.add_argument("suite", help=f"one of: {', '.join(registry.SUITES)}")
+    report.add_argument("--gpu", help="one card's short name, e.g. h100-sxm (all)")
+    report.add_argument("--out", type=Path, help="write the page here instead of printing it")
+    report.set_defaults(run=_report)
+
     tune = commands.add_parser("tune", help="time the configurations of an operation's kernel")
     tune.add_argument("op", help="an operation, e.g. layernorm")
     tune.add_argument("--shape", action="append", default=[], help="4096x4096; may be repeated")
@@ -133,6 +151,10 @@ def _parser() -> argparse.ArgumentParser:
     count.add_argument("--shape", help="4096x4096 (the operation's first)")
     count.add_argument("--dtype", default="bf16", help="fp16, bf16 or fp32 (bf16)")
     count.set_defaults(run=_count)
+
+    aot = commands.add_parser("aot", help="compile every launch for other cards; needs no GPU")
+    aot.add_argument("op", nargs="?", help="an operation, e.g. layernorm (all)")
+    aot.set_defaults(run=_aot)
     return parser
 
 

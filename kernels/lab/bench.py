@@ -73,6 +73,8 @@ def _method(bench: Bench, empty_us: float) -> dict[str, Any]:
         "samples_max": timing.MAX_SAMPLES,
         "copy": "the faster of two plain copies, a kernel's and the driver's, in each cell; both "
         "stand under copies_us",
+        "speed_ups": "medians of paired ratios with their 95 % interval by order statistics; noise "
+        "is the larger (p95 - p20) / p50 of the two",
         "launches": "kernels of one call, by torch.profiler; under timelines each one's name, its "
         "start after the first one's and its duration in µs",
         "seed": bench.seed,
@@ -144,6 +146,7 @@ def _fill(bench: Bench, cells: Sequence[Cell], record: dict[str, Any]) -> None:
     bench.rows, flagged, rejected = report.judge(bench.rows, bench.stream.l2_bytes)
     record["calls_in_graph"] = bench.calls_in_graph
     record["copies_us"], record["timelines"] = bench.copies, bench.timelines
+    record["speed_ups"] = bench.speed_ups
     record["cache_effects"], record["rejected"] = flagged, rejected
     for sentence in flagged:
         say(f"cache effect  {sentence}")

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from kernels import registry
-from kernels.lab import checks, profile, timing
+from kernels.lab import checks, compare, profile, timing
 from kernels.lab.copying import COPIES, COPY
 from kernels.lab.data import Row
 from kernels.lab.selection import Cell
@@ -97,6 +97,7 @@ class Bench:
         self.rows: list[Row] = []
         self.calls_in_graph: dict[str, int] = {}  # of each cell
         self.copies: dict[str, dict[str, float]] = {}  # of each cell: both copies' medians, µs
+        self.speed_ups: dict[str, dict[str, Any]] = {}  # of each cell
         self.timelines: dict[str, list[profile.Event]] = {}  # of each variant of a cell
         self.problems: list[str] = []  # what failed or came out wrong: exit code 1
         self.dead = False  # after an error that ends the device's service to this process
@@ -224,6 +225,8 @@ class Bench:
             host, self.stream.wait, seconds=self.seconds * HOST_SHARE
         )
         self._keep_one_copy(cell, samples, errors)
+        if "graph" in samples:
+            self.speed_ups[cell.name] = compare.speed_ups(samples["graph"])
         return [
             Row(
                 op=cell.op.name,
