@@ -114,11 +114,14 @@ def _draw_roof(axes: Axes, roof: Ceilings, angle: float, crossed: Sequence[float
         linestyle=":",
         linewidth=1.2,
     )
+    # Its label stands on the right, or on the left where a line runs close by on the right.
+    close = any(roof.ridge < x < 8 * roof.ridge for x in crossed)
     axes.annotate(
         f"ridge\n{digits(roof.ridge)} FLOP/B",
         (roof.ridge, axes.get_ylim()[0]),
-        xytext=(4, 4),
+        xytext=(-18 if close else 4, 4),
         textcoords="offset points",
+        ha="right" if close else "left",
         color=page().muted,
     )
 
