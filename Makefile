@@ -24,10 +24,10 @@ test: $(INSTALLED) ## check all that must hold: code, exercises, notebooks, book
 	@$(RUN) -m mypy
 	$(call step,exercises in step with their solutions)
 	@$(RUN) -m kernels.grading.generate --check
-	$(call step,pytest)
-	@$(RUN) -m pytest -n 2
 	$(call step,book)
 	@$(RUN) book/tools/build.py
+	$(call step,pytest)
+	@$(RUN) -m pytest -n 2 -rs
 	$(call step,all passed)
 
 serve: book ## build the book and serve it at http://localhost:8000

@@ -6,7 +6,7 @@ leave old outputs in a page. Here every executed copy carries a stamp of all tha
     python book/tools/build.py [--execute-only] [--jobs N]
 
 Everything is written below `_build/`: `executed/` and `status.json` from this step, `source/` for
-Jupyter Book, `html/` from it.
+Jupyter Book with the scripts of `packages.toml` in `extra/`, `html/` from them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError
 
+from book.tools import packages
 from book.tools import status as status_page
+from book.tools.mend import mend
 
 ROOT = Path(__file__).resolve().parents[2]
 CELL_SECONDS = 120
@@ -217,6 +219,11 @@ def build_html(root: Path) -> int:
     """
     out = root / "_build"
     source = _assemble(root, out)
+    try:
+        packages.lay_out(out / "extra")
+    except packages.PackageError as error:
+        print(error, "HTML: FAILED", sep="\n", flush=True)
+        return 1
     tools = _files_below(root / "book" / "tools")
     made_from = _digest(root, [root / "requirements.txt", *tools, *_files_below(source)])
     index, record = out / "html" / "index.html", out / "html.sha256"
@@ -234,6 +241,7 @@ def build_html(root: Path) -> int:
         if run.returncode:
             print(run.stdout, "HTML: FAILED", sep="\n", flush=True)
             return run.returncode
+        mend(out / "html")
         if status_page.PAGE in toc_files(root):
             status_page.mend_edit_link(out / "html", root)
         record.write_text(made_from)
