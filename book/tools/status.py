@@ -72,7 +72,7 @@ class _Environments:
 
     def table(self) -> str:
         return _table(
-            ["", *ENVIRONMENT.values()],
+            ["environment", *ENVIRONMENT.values()],
             ([str(number), *cells] for number, cells in enumerate(self.seen, 1)),
         )
 

@@ -18,6 +18,7 @@ from tests.book.test_notebooks import NOTEBOOKS, label
 
 HOME = repository(ROOT)
 CELL = setup_cell(HOME)
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 COUNT = """
 import torch
 from kernels.lab.counting import count_op
@@ -44,10 +45,13 @@ def test_it_is_short_and_holds_the_address_of_the_config() -> None:
     ).replace(f'"{HOME.branch}"', '"trunk"')
 
 
+def test_the_package_tells_the_same_address() -> None:
+    assert PROJECT["urls"]["Repository"] == HOME.url
+
+
 def test_each_dependency_is_imported_by_its_name() -> None:
     """Where a name on the package index is not the module's, the cell would install it always."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    for need in project["dependencies"]:
+    for need in PROJECT["dependencies"]:
         name, _, version = need.partition(">=")
         assert importlib.util.find_spec(name), need
         assert version.replace(".", "").isdecimal(), f"{need} is not an open range"
