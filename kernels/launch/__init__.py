@@ -3,6 +3,7 @@
 from kernels.launch.arena import Access
 from kernels.launch.errors import KernelError, LaunchError
 from kernels.launch.hook import Launch, Launches, install, interpreting, recording
+from kernels.launch.target import assume_capability, capability
 
 __all__ = [
     "Access",
@@ -10,6 +11,8 @@ __all__ = [
     "Launch",
     "LaunchError",
     "Launches",
+    "assume_capability",
+    "capability",
     "install",
     "interpreting",
     "recording",

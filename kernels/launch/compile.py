@@ -41,11 +41,43 @@ class Compiled:
     ptx: str
 
 
-def compile_launch(launch: Launch, capability: int) -> Compiled:
-    """Compile `launch` for a compute capability such as 75 or 90; no GPU is needed."""
+@dataclass(frozen=True)
+class Specialization:
+    """What Triton would compile of a launch for one compute capability; it holds no tensors."""
+
+    kernel: str
+    capability: int
+    source: ASTSource
+    options: dict[str, Any]
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What two launches share if they run the same binary."""
+        options = sorted((name, str(value)) for name, value in self.options.items())
+        return self.source.hash(), str(options), self.capability
+
+    def compile(self) -> Compiled:
+        """Compile it, or read it from Triton's cache on disk; several threads may do so at once."""
+        target = GPUTarget("cuda", self.capability, 32)
+        compiled = triton.compile(self.source, target=target, options=self.options)
+        used = _resource_usage(compiled.asm["cubin"])
+        matrix = _MATRIX.search(compiled.asm["ptx"])
+        return Compiled(
+            kernel=self.kernel,
+            capability=self.capability,
+            registers=used["REG"],
+            stack_bytes=used["STACK"],
+            shared_bytes=int(compiled.metadata.shared),
+            num_warps=int(compiled.metadata.num_warps),
+            matrix_instruction=matrix.group(0) if matrix else None,
+            ptx=compiled.asm["ptx"],
+        )
+
+
+def specialize(launch: Launch, capability: int) -> Specialization:
+    """Return what `launch` would have compiled on a compute capability such as 75 or 90."""
     kernel: Any = launch.kernel
-    target = GPUTarget("cuda", capability, 32)
-    backend = make_backend(target)
+    backend = make_backend(GPUTarget("cuda", capability, 32))
     bind = create_function_from_signature(kernel.signature, kernel.params, backend)
     options = {"debug": False, **launch.options}
     bound, specialization, _ = bind(**launch.arguments, **options)
@@ -53,19 +85,12 @@ def compile_launch(launch: Launch, capability: int) -> Compiled:
         backend, options, bound, specialization, None
     )
     source = ASTSource(kernel, signature, constexprs, attributes)
-    compiled = triton.compile(source, target=target, options=parsed.__dict__)
-    used = _resource_usage(compiled.asm["cubin"])
-    matrix = _MATRIX.search(compiled.asm["ptx"])
-    return Compiled(
-        kernel=launch.name,
-        capability=capability,
-        registers=used["REG"],
-        stack_bytes=used["STACK"],
-        shared_bytes=int(compiled.metadata.shared),
-        num_warps=int(compiled.metadata.num_warps),
-        matrix_instruction=matrix.group(0) if matrix else None,
-        ptx=compiled.asm["ptx"],
-    )
+    return Specialization(launch.name, capability, source, dict(parsed.__dict__))
+
+
+def compile_launch(launch: Launch, capability: int) -> Compiled:
+    """Compile `launch` for a compute capability such as 75 or 90; no GPU is needed."""
+    return specialize(launch, capability).compile()
 
 
 def _resource_usage(cubin: bytes) -> dict[str, int]:

@@ -1,0 +1,39 @@
+"""The compute capability that an operation chooses its configuration for.
+
+On a GPU it is the card's own. Where a launch is recorded to be compiled for another card, a block
+of `assume_capability` names that card's, so that the configuration is the one it would get there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+
+import torch
+
+# A CPU tensor is interpreted or recorded, not timed: it gets the configuration of this one.
+_WITHOUT_GPU = (9, 0)
+
+_assumed: tuple[int, int] | None = None
+
+
+@contextlib.contextmanager
+def assume_capability(capability: int) -> Iterator[None]:
+    """Let operations inside the block choose their configuration for a capability such as 75."""
+    global _assumed
+    before, _assumed = _assumed, divmod(capability, 10)
+    try:
+        yield
+    finally:
+        _assumed = before
+
+
+def capability(device: torch.device) -> tuple[int, int]:
+    """Return the capability to choose for: the assumed one, else the device's, as (7, 5)."""
+    return _own(device) if _assumed is None else _assumed
+
+
+@functools.cache
+def _own(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else _WITHOUT_GPU

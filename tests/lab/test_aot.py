@@ -1,0 +1,174 @@
+"""Every launch compiled for six cards with no GPU; and what is said of one that must not ship."""
+
+import dataclasses
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+import kernels.ops  # noqa: F401  (registers the operations)
+from kernels import registry
+from kernels.lab import aot
+from kernels.lab.__main__ import main
+from kernels.launch import assume_capability, capability
+from kernels.registry import Variant, dtype_name, get, shape_name
+
+LAYERNORM = get("layernorm")
+
+
+@pytest.mark.parametrize("op", registry.ops(), ids=lambda op: op.name)
+def test_no_default_configuration_spills_on_any_card(op):
+    built = aot.build(op)
+    assert [b.fault for b in built if b.fault] == []
+    wanted = {
+        (variant.name, dtype_name(dtype), target, shape_name(shape))
+        for variant in op.variants.values()
+        if variant.counted == "triton"
+        for dtype in op.dtypes
+        for target in aot.TARGETS
+        for shape in op.shapes
+        if (dtype, target) != (torch.bfloat16, 75)
+    }
+    assert {(b.variant, b.dtype, b.capability, s) for b in built for s in b.shapes} == wanted
+    assert all(0 < b.registers <= 255 and b.shared_limit >= 65536 for b in built)
+
+
+@triton.jit
+def square_by_one_warp(x_ptr, y_ptr, BLOCK: tl.constexpr):
+    cols = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + cols)
+    tl.store(y_ptr + cols, x / tl.sum(x, axis=0))  # all of x is kept until its sum is known
+
+
+@triton.jit
+def product(x_ptr, y_ptr, n_steps, SIZE: tl.constexpr):
+    rows, cols = tl.arange(0, SIZE)[:, None], tl.arange(0, SIZE)[None, :]
+    total = tl.zeros((SIZE, SIZE), dtype=tl.float32)
+    for step in range(n_steps):
+        a = tl.load(x_ptr + rows * 4096 + step * SIZE + cols)
+        b = tl.load(x_ptr + (step * SIZE + rows) * SIZE + cols)
+        total = tl.dot(a, b, total)
+    tl.store(y_ptr + rows * SIZE + cols, total)
+
+
+def with_variant(fn, dtype, shape=(1, 8192), **changes):
+    """LayerNorm's description with `fn` in the place of its kernel."""
+    variants = {"mine": Variant("mine", fn, counted="triton", **changes)}
+    return dataclasses.replace(
+        LAYERNORM, variants=variants, dtypes=(dtype,), shapes=(shape,), name="mine"
+    )
+
+
+def spilling(x, **_):
+    square_by_one_warp[(1,)](x, torch.empty_like(x), BLOCK=x.shape[-1], num_warps=1)
+
+
+def multiplying(x, num_stages=1, **_):
+    product[(1,)](x, torch.empty(64, 64), 64, SIZE=64, num_stages=num_stages)
+
+
+def test_a_kernel_that_spills_is_reported():
+    (built,) = aot.build(with_variant(spilling, torch.float32), (90,))
+    assert built.stack_bytes > 0
+    assert built.fault == (
+        f"mine mine fp32 1x8192 on sm_90: square_by_one_warp with 1 warps spills: a thread keeps "
+        f"{built.stack_bytes} bytes in memory that its {built.registers} registers don't hold"
+    )
+
+
+def test_too_much_shared_memory_is_reported():
+    def greedy(x, **rest):
+        multiplying(x, num_stages=9, **rest)
+
+    a100, rtx = aot.build(with_variant(greedy, torch.float16), (80, 120))
+    assert a100.shared_bytes == rtx.shared_bytes == 128 * 1024
+    assert a100.fault is None
+    assert "takes 131,072 bytes of shared memory; a block has 101,376 at most" in rtx.fault
+
+
+def test_the_matrix_instruction_is_each_cards_own():
+    built = aot.build(with_variant(multiplying, torch.float16))
+    assert {b.capability: b.matrix_instruction for b in built} == {
+        75: None,  # Triton multiplies without tensor cores there
+        80: "mma.sync",
+        89: "mma.sync",
+        90: "wgmma.mma_async",
+        100: "tcgen05.mma",
+        120: "mma.sync",
+    }
+
+
+def test_what_the_compiler_refuses_is_reported():
+    def too_wide(x, **_):
+        product[(1,)](x, x, 1, SIZE=3)
+
+    (built,) = aot.build(with_variant(too_wide, torch.float16), (80,))
+    assert "mine on sm_80" not in built.fault
+    assert "product does not compile" in built.fault
+    assert built.registers == 0
+
+
+def test_a_configuration_is_chosen_for_the_card_that_is_assumed():
+    cpu = torch.device("cpu")
+    assert capability(cpu) == (9, 0)
+    with assume_capability(75):
+        assert capability(cpu) == (7, 5)
+        with assume_capability(120):
+            assert capability(cpu) == (12, 0)
+        assert capability(cpu) == (7, 5)
+    assert capability(cpu) == (9, 0)
+
+    def choosing(x, **_):
+        one = capability(x.device) < (8, 0)
+        square_by_one_warp[(1,)](x, torch.empty_like(x), BLOCK=256, num_warps=1 if one else 2)
+
+    built = aot.build(with_variant(choosing, torch.float32), (75, 80))
+    assert [b.num_warps for b in built] == [1, 2]
+
+
+def test_bf16_is_left_out_below_8_0():
+    built = aot.build(with_variant(multiplying, torch.bfloat16), (75, 80))
+    assert [b.capability for b in built] == [80]
+
+
+def test_the_command(capsys, monkeypatch):
+    def ran(*operations):
+        monkeypatch.setattr(registry, "ops", lambda: list(operations))
+        code = main(["aot"])
+        return code, capsys.readouterr().out
+
+    monkeypatch.setattr(aot, "TARGETS", (75, 90))
+    monkeypatch.setattr(aot.build, "__defaults__", ((75, 90),))
+    small = dataclasses.replace(LAYERNORM, shapes=((512, 1024), (65536, 1024)))
+    code, out = ran(small)
+    assert code == 0
+    assert "512x1024 65536x1024" in out
+    assert "5 kernels compiled, 0 at fault" in out
+    assert aot.NO_BF16 in out
+    assert "sm_75: Tesla T4" in out
+
+    code, out = ran(with_variant(spilling, torch.float32))
+    assert code == 1
+    assert "square_by_one_warp with 1 warps spills" in out
+
+    absent = with_variant(multiplying, torch.float16, unavailable=lambda _: "it is not installed")
+    code, out = ran(small, absent)
+    assert code == 0
+    assert "mine mine is not compiled: it is not installed" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["nope"], "operation 'nope' is unknown; known: "),
+        (["layernorm", "more"], "unrecognized arguments: more"),
+    ],
+)
+def test_a_request_that_cannot_be_served_is_one_sentence(arguments, sentence, capsys):
+    try:
+        code = main(["aot", *arguments])
+    except SystemExit as error:
+        code = error.code
+    assert code == 2
+    assert sentence in capsys.readouterr().err
