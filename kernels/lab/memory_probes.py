@@ -43,7 +43,7 @@ def chase(next_ptr, end_ptr, start, hops):  # type: ignore[no-untyped-def]
 def copy_by_programs(  # type: ignore[no-untyped-def]
     x_ptr, y_ptr, n_blocks, BLOCK: tl.constexpr
 ):
-    # Nothing but the block's own loads is under way: the next block waits for this one's stores.
+    # A store needs what its load brings: once a block, the program waits for its loads.
     for number in tl.range(0, n_blocks):
         block = number.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)
         words = block * BLOCK + tl.arange(0, BLOCK)
