@@ -1,0 +1,110 @@
+// Opens pages in a headless browser and tells what it saw, for tests/book/test_pages.py.
+//
+// Standard input: {playwright, axe, chromium, pages}; each page {url, theme, widths, axe, actions}:
+// `axe` has the widths to run it at; an action is [kind, selector, value], its answer in `values`.
+// With `shots`, a path's beginning, it takes pictures. Standard output: a list of reports.
+import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+
+const job = JSON.parse(readFileSync(0, "utf8"));
+const { chromium } = createRequire(import.meta.url)(job.playwright);
+const axeSource = readFileSync(job.axe, "utf8");
+
+// Runs in the page: what sticks out of the window. What scrolls or is clipped inside its own box
+// doesn't, and a closed drawer isn't seen.
+function overflowing() {
+  const width = document.documentElement.clientWidth;
+  const told = [];
+  if (document.documentElement.scrollWidth > width) {
+    told.push(`the page is ${document.documentElement.scrollWidth} px wide`);
+  }
+  const held = (element) => {
+    for (let box = element.parentElement; box && box !== document.body; box = box.parentElement) {
+      if (getComputedStyle(box).overflowX !== "visible") return true;
+    }
+    return false;
+  };
+  for (const element of document.body.querySelectorAll("*")) {
+    const box = element.getBoundingClientRect();
+    const seen = box.width > 1 && box.height > 1 && element.checkVisibility({ opacityProperty: true, visibilityProperty: true });
+    if (seen && box.right > width + 1 && box.left < width && !held(element)) {
+      told.push(`${element.tagName.toLowerCase()}.${[...element.classList].join(".")} ends at ${Math.round(box.right)} px`);
+    }
+  }
+  return told;
+}
+
+// Runs in the page: text that still holds TeX's delimiters, code apart.
+function rawMaths() {
+  const walker = document.createTreeWalker(document.querySelector("main") ?? document.body, NodeFilter.SHOW_TEXT);
+  const told = [];
+  while (walker.nextNode()) {
+    const node = walker.currentNode;
+    const left = /\\[([]|\$\$|\$\\/.test(node.data);
+    if (left && !node.parentElement.closest("pre, code, script, style, mjx-container, svg")) told.push(node.data.trim());
+  }
+  return told;
+}
+
+async function axeFaults(page, theme) {
+  await page.evaluate(axeSource);
+  // A theme changes colours alone: in the dark one, only they are looked at, in half the time.
+  const runOnly = theme === "dark" ? ["color-contrast"] : undefined;
+  const options = { resultTypes: ["violations"], preload: false, ...(runOnly && { runOnly }) };
+  const { violations } = await page.evaluate((given) => window.axe.run(document, given), options);
+  return violations
+    .filter(({ impact }) => impact === "serious" || impact === "critical")
+    .flatMap(({ id, nodes }) => nodes.map((node) => ({ id, target: node.target.join(" "), html: node.html.slice(0, 200), why: node.failureSummary })));
+}
+
+async function look(browser, { url, theme, widths, axe = [], actions = [], shots }) {
+  const context = await browser.newContext({ colorScheme: theme, viewport: { width: widths[0], height: 900 } });
+  const page = await context.newPage();
+  const report = { url, theme, console: [], foreign: [], failed: [], overflow: {}, axe: {}, values: [] };
+  page.on("console", (message) => {
+    if (["error", "warning"].includes(message.type())) report.console.push(`${message.type()}: ${message.text()}`);
+  });
+  page.on("pageerror", (error) => report.console.push(`exception: ${error.message}`));
+  page.on("requestfailed", (request) => report.failed.push(request.url()));
+  page.on("response", (response) => { if (response.status() >= 400) report.failed.push(`${response.status()} ${response.url()}`); });
+  // A request to another host is told, and goes no further.
+  await context.route(/^(?!file:|data:|blob:|http:\/\/(localhost|127\.0\.0\.1)[:/])/, (route) => {
+    report.foreign.push(route.request().url());
+    return route.abort();
+  });
+  await page.goto(url, { waitUntil: "load" });
+  await page.evaluate(() => window.MathJax?.startup?.promise);
+  await page.waitForLoadState("networkidle");
+  report.shown_theme = await page.evaluate(() => document.documentElement.dataset.theme);
+  for (const width of widths) {
+    await page.setViewportSize({ width, height: 900 });
+    await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
+    report.overflow[width] = await page.evaluate(overflowing);
+    if (axe.includes(width)) report.axe[width] = await axeFaults(page, theme);
+    if (shots) await page.screenshot({ path: `${shots}-${theme}-${width}.png`, fullPage: true });
+  }
+  report.maths = await page.locator("mjx-container").count();
+  report.math_elements = await page.locator(".math").count();
+  report.raw_maths = await page.evaluate(rawMaths);
+  for (const [kind, selector, value] of actions) {
+    const element = page.locator(selector).first();
+    if (kind === "press") await element.press(value);
+    else if (kind === "click") await element.click();
+    else if (kind === "fill") await element.fill(value);
+    else if (kind === "wait") await element.waitFor({ timeout: 10000 });
+    else if (kind === "read") report.values.push(await element.evaluate((node, name) => node[name], value));
+    else if (kind === "count") report.values.push(await page.locator(selector).count());
+    else throw new Error(`no action ${kind}`);
+  }
+  await context.close();
+  return report;
+}
+
+const browser = await chromium.launch({
+  executablePath: job.chromium,
+  args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"],
+});
+const reports = [];
+for (const page of job.pages) reports.push(await look(browser, page));
+await browser.close();
+console.log(JSON.stringify(reports));

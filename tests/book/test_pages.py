@@ -1,0 +1,194 @@
+"""The built pages in a real browser: widths, themes, maths, search, widgets, accessibility.
+
+A reader's machine without Chromium skips them and says so; CI must have it.
+"""
+
+import functools
+import http.server
+import json
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+import yaml
+from filelock import FileLock
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from book.tools import packages
+from book.tools.build import ROOT, build_html, execute_all, toc_files
+
+# The widgets' own script checks its states against a schema that its checker finds loose.
+NOT_OURS = "warning: strict mode: "
+WIDTHS = [390, 768, 1440]
+PAGES = [*toc_files(ROOT), "search", "genindex"]
+
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
+if not CHROMIUM and not os.environ.get("CI"):
+    pytest.skip(
+        "no Chromium on PATH, so the browser tests of the pages are left out "
+        "(on Debian: apt install chromium)",
+        allow_module_level=True,
+    )
+
+
+def browse(*pages: dict[str, Any]) -> list[dict[str, Any]]:
+    """Open pages in the browser one after the other; return what `browser.mjs` saw of each."""
+    assert CHROMIUM, "CI needs Chromium for the browser tests of the pages: .ci/run installs it"
+    tools = packages.fetch(["axe-core", "playwright-core"])
+    job = {
+        "chromium": CHROMIUM,
+        "axe": str(tools["axe-core"] / "axe.min.js"),
+        "playwright": str(tools["playwright-core"]),
+        "pages": pages,
+    }
+    run = subprocess.run(
+        [str(packages.NODE), str(Path(__file__).with_name("browser.mjs"))],
+        input=json.dumps(job),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)
+
+
+def assert_sound(report: dict[str, Any]) -> None:
+    """Check what holds for every page: alone, silent, whole and readable by all."""
+    assert report["shown_theme"] == report["theme"]
+    assert report["foreign"] == [], "asks another host"
+    assert report["failed"] == [], "asks for what isn't there"
+    assert [line for line in report["console"] if not line.startswith(NOT_OURS)] == []
+    assert report["raw_maths"] == []
+    assert report["maths"] >= report["math_elements"]  # a widget's labels have theirs beside it
+    assert {width: told for width, told in report["overflow"].items() if told} == {}
+    assert {width: told for width, told in report["axe"].items() if told} == {}
+
+
+@pytest.fixture(scope="session")
+def html() -> Path:
+    """Build the book as `make book` does; return the folder of its pages."""
+    out = ROOT / "_build"
+    out.mkdir(exist_ok=True)
+    with FileLock(out / "lock"):  # the tests run in two processes
+        assert execute_all(ROOT, out) == 0
+        assert build_html(ROOT) == 0
+    return out / "html"
+
+
+@pytest.fixture(scope="session")
+def served(html: Path) -> Iterator[str]:
+    """Serve the pages; return their address."""
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    handler = functools.partial(Quiet, directory=str(html))
+    with http.server.ThreadingHTTPServer(("localhost", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://localhost:{server.server_port}"
+        server.shutdown()
+
+
+def test_every_built_page_is_looked_at(html: Path) -> None:
+    built = {path.relative_to(html).with_suffix("").as_posix() for path in html.rglob("*.html")}
+    assert {name for name in built if not name.startswith("_static/")} == {*PAGES, "index"}
+    assert f"url={toc_files(ROOT)[0]}.html" in (html / "index.html").read_text()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_from_the_file_system(html: Path, name: str) -> None:
+    page = {"url": (html / f"{name}.html").as_uri(), "widths": WIDTHS, "axe": [390, 1440]}
+    for report in browse({**page, "theme": "light"}, {**page, "theme": "dark"}):
+        assert_sound(report)
+
+
+def test_every_page_over_http(served: str) -> None:
+    pages = [{"url": f"{served}/{name}.html", "theme": "light", "widths": [1440]} for name in PAGES]
+    for report in browse(*pages):
+        assert_sound(report)
+
+
+SEARCH = [
+    ("wait", "#search-results li a", ""),
+    ("read", "#search-results", "innerText"),
+]
+
+
+@pytest.mark.parametrize("over_http", [False, True])
+def test_search_finds_the_chapter(html: Path, served: str, over_http: bool) -> None:
+    root = served if over_http else html.as_uri()
+    url = f"{root}/search.html?q=welford"
+    (report,) = browse({"url": url, "theme": "light", "widths": [390], "actions": SEARCH})
+    assert_sound(report)
+    assert "02 LayerNorm by hand" in report["values"][0]
+
+
+WIDGETS = """
+import anywidget, ipywidgets, traitlets
+from IPython.display import display
+
+class Counter(anywidget.AnyWidget):
+    _esm = '''
+    export default {
+      render({ model, el }) {
+        const button = document.createElement("button");
+        const show = () => { button.textContent = `pressed ${model.get("value")} times`; };
+        button.className = "counter";
+        button.onclick = () => { model.set("value", model.get("value") + 1); show(); };
+        show();
+        el.append(button);
+      },
+    };
+    '''
+    value = traitlets.Int(0).tag(sync=True)
+
+first = ipywidgets.IntSlider(value=3, max=9, description="Rows \\(x_i\\)")
+second = ipywidgets.IntText(description="Again")
+ipywidgets.jslink((first, "value"), (second, "value"))
+display(first, second, ipywidgets.Button(description="A sign", icon="check"), Counter())
+"""
+
+
+@pytest.fixture(scope="module")
+def widgets_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build a book of one page of widgets with the settings of ours; return the page."""
+    root = tmp_path_factory.mktemp("widgets")
+    shutil.copytree(ROOT / "book/_static", root / "book/_static")
+    (root / "kernels").mkdir()
+    for name in ("_config.yml", "requirements.txt"):
+        shutil.copy2(ROOT / name, root / name)
+    (root / "_toc.yml").write_text(yaml.safe_dump({"format": "jb-book", "root": "book/widgets"}))
+    cells = [new_markdown_cell("# Widgets\n\n$$x^2$$"), new_code_cell(WIDGETS)]
+    nbformat.write(new_notebook(cells=cells), root / "book/widgets.ipynb")
+    assert execute_all(root, root / "_build") == 0
+    assert build_html(root) == 0
+    return root / "_build/html/book/widgets.html"
+
+
+def test_widgets_answer_without_a_kernel_or_a_network(widgets_page: Path) -> None:
+    actions = [
+        ("wait", ".counter", ""),
+        ("click", ".counter", ""),
+        ("press", ".counter", "Enter"),
+        ("read", ".counter", "textContent"),
+        ("press", ".noUi-handle", "ArrowRight"),
+        ("read", ".widget-text input", "value"),
+        ("count", ".widget-label mjx-container", ""),
+    ]
+    page = {"url": widgets_page.as_uri(), "theme": "light", "widths": WIDTHS, "actions": actions}
+    (report,) = browse(page)
+    counted, linked, maths_in_labels = report["values"]
+    assert counted == "pressed 2 times"
+    assert linked == "4"
+    assert maths_in_labels == 1
+    assert_sound(report)
