@@ -181,7 +181,7 @@ def test_the_operator_passes_pytorchs_own_check():
 @pytest.mark.parametrize("capability", [75, 80, 89, 90, 100, 120])
 def test_no_launch_spills_on_any_card(capability):
     # Widths beside those of the suite, which tests/lab/test_aot.py compiles.
-    wide = [16, 1000, 16384, 50_000] if capability in (75, 90) else [16384]
+    wide = [1000, 20_000, 20_001] if capability in (75, 90) else [20_000, 20_001]
     for width in wide:
         for dtype in DTYPES.values():
             if dtype == torch.bfloat16 and capability == 75:
@@ -201,10 +201,24 @@ def test_a_wide_row_takes_the_loop():
     assert [launch.name for launch in launches] == ["layer_norm_row", "layer_norm_tiles"]
 
 
+def test_a_wide_row_that_cannot_be_loaded_16_bytes_at_a_time_takes_smaller_tiles():
+    def blocks(*tensors):
+        with assume_capability(90), recording() as launches:
+            for x in tensors:
+                layer_norm(x)
+        return [launch.arguments["BLOCK_COLS"] for launch in launches]
+
+    wide = torch.empty(4, 20_008, dtype=torch.bfloat16)
+    ragged = (wide[:, :20_001], wide[:, 1:20_001], wide.t().contiguous().t(), wide[:, :20_004])
+    assert blocks(wide, wide[:, :20_000], wide[:, :16_384]) == [32768, 32768, 16384]
+    assert blocks(*ragged) == [8192, 32768, 8192, 8192]
+
+
 def test_a_card_without_a_table_takes_the_nearest_older_ones():
     table = layernorm.CONFIGURATIONS
     assert layernorm.configuration(2**20, (8, 6)) == table[7, 5][-1]
-    assert layernorm.configuration(2**20, (12, 0)) == table[9, 0][-1]
+    assert layernorm.configuration(2**20, (10, 0)) == table[9, 0][-1]
+    assert layernorm.configuration(2**20, (12, 1)) == table[12, 0][-1]
     assert layernorm.configuration(2**20, (7, 0)) == table[7, 5][-1]
     assert layernorm.configuration(1000, (9, 0)) == (1024, 4)
 
