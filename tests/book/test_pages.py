@@ -106,15 +106,13 @@ def test_every_built_page_is_looked_at(html: Path) -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_from_the_file_system(html: Path, name: str) -> None:
-    page = {"url": (html / f"{name}.html").as_uri(), "widths": WIDTHS, "axe": [390, 1440]}
-    for report in browse({**page, "theme": "light"}, {**page, "theme": "dark"}):
-        assert_sound(report)
-
-
-def test_every_page_over_http(served: str) -> None:
-    pages = [{"url": f"{served}/{name}.html", "theme": "light", "widths": [1440]} for name in PAGES]
-    for report in browse(*pages):
+def test_a_page_in_both_themes_from_the_file_system_and_over_http(
+    html: Path, served: str, name: str
+) -> None:
+    looks = {"widths": WIDTHS, "axe": [390, 1440]}
+    from_file = {"url": (html / f"{name}.html").as_uri(), "theme": "light", **looks}
+    over_http = {"url": f"{served}/{name}.html", "theme": "dark", **looks}
+    for report in browse(from_file, over_http):
         assert_sound(report)
 
 
