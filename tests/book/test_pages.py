@@ -190,3 +190,21 @@ def test_widgets_answer_without_a_kernel_or_a_network(widgets_page: Path) -> Non
     assert linked == "4"
     assert maths_in_labels == 1
     assert_sound(report)
+
+
+FAULTY = r"""<!doctype html><html lang="en"><title>Faults</title><main>
+<h1>Faults</h1><p style="color: #999; background: #aaa">pale, and \(x\) in between</p>
+<div style="width: 700px">wide</div><img alt="" src="https://example.invalid/x.png">
+<script>console.error("loud")</script></main></html>"""
+
+
+def test_the_faults_of_a_page_are_told(tmp_path: Path) -> None:
+    (tmp_path / "faulty.html").write_text(FAULTY)
+    url = (tmp_path / "faulty.html").as_uri()
+    (report,) = browse({"url": url, "theme": "light", "widths": [390, 768], "axe": [390]})
+    assert report["foreign"] == ["https://example.invalid/x.png"]
+    assert "error: loud" in report["console"]
+    assert report["raw_maths"] == [r"pale, and \(x\) in between"]
+    assert report["overflow"]["390"]
+    assert report["overflow"]["768"] == []
+    assert [fault["id"] for fault in report["axe"]["390"]] == ["color-contrast"]
