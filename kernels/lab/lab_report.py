@@ -22,8 +22,8 @@ def _cells(recording: Recording) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _decisions(recording: Recording) -> list[str]:
-    """One line a claim: `fused` is faster than a baseline, over all cells of an operation."""
+def decisions(recording: Recording) -> str:
+    """A row a claim: `fused` is faster than a baseline, over all cells of an operation."""
     lines = [
         "| claim | supported | rerun: noise | not supported | speed-up |",
         "|:--|--:|--:|--:|:--|",
@@ -45,10 +45,11 @@ def _decisions(recording: Recording) -> list[str]:
                 f"| {op}: {CLAIMED} is faster than {base} | {counts[0]} | {counts[1]} "
                 f"| {counts[2]} | {min(ratios):.2f} to {max(ratios):.2f} |"
             )
-    return lines
+    return "\n".join(lines)
 
 
-def _evidence(recording: Recording) -> list[str]:
+def evidence(recording: Recording) -> str:
+    """A row a cell: `fused`'s times, its error, its speed-ups with their intervals, a verdict."""
     lines = [
         "| cell | p20, p50, p95 µs | GB/s | error | over eager | over torch | verdict over torch |",
         "|:--|:--|--:|--:|--:|--:|:--|",
@@ -63,7 +64,7 @@ def _evidence(recording: Recording) -> list[str]:
             f"| {_interval(ups.get('eager'))} | {_interval(ups.get('torch'))} "
             f"| {ups.get('torch', {}).get('verdict', '–')} |"
         )
-    return lines
+    return "\n".join(lines)
 
 
 def _times(row: Row) -> str:
@@ -75,7 +76,8 @@ def _interval(up: dict[str, Any] | None) -> str:
     return "–" if up is None else f"{up['ratio']:.2f} ({up['low']:.2f} to {up['high']:.2f})"
 
 
-def _counters(recording: Recording) -> list[str]:
+def counters(recording: Recording) -> str:
+    """A row a profiled cell: DRAM throughput and occupancy, in per cent of the most."""
     lines = ["| cell | variant | DRAM | occupancy |", "|:--|:--|--:|--:|"]
     for cell in recording.provenance.get("profile", {}).get("cells", []):
         if len(cell["kernels"]) == 1 and cell["variant"] in (CLAIMED, "torch"):
@@ -84,14 +86,15 @@ def _counters(recording: Recording) -> list[str]:
                 f"| {cell['op']} {cell['shape']} {cell['dtype']} | {cell['variant']} "
                 f"| {_percent(kernel['dram_pct'])} | {_percent(kernel['occupancy_pct'])} |"
             )
-    return lines
+    return "\n".join(lines)
 
 
 def _percent(value: float | None) -> str:
     return "–" if value is None else f"{value:.1f} %"
 
 
-def _boundary(recording: Recording) -> list[str]:
+def boundary(recording: Recording) -> str:
+    """What the evidence does not cover, as a list: cards, noise, cache effects, failures."""
     told = recording.provenance
     noisy = [
         f"{cell} over {base}"
@@ -111,7 +114,7 @@ def _boundary(recording: Recording) -> list[str]:
         ("problems", "Went wrong"),
     ):
         lines += [f"- {what}: {sentence}." for sentence in told.get(name, [])]
-    return lines
+    return "\n".join(lines)
 
 
 def page(recording: Recording) -> str:
@@ -126,24 +129,24 @@ def page(recording: Recording) -> str:
         "",
         "## Decisions",
         "",
-        *_decisions(recording),
+        decisions(recording),
         "",
         "A claim is *supported* in a cell if the 95 % interval of the paired speed-up lies above 1 "
         "and the speed-up stands out of the noise.",
         "",
         "## Evidence",
         "",
-        *_evidence(recording),
+        evidence(recording),
         "",
         "GB/s count the ideal bytes. An interval is of the median of paired ratios.",
         "",
         "## Counters",
         "",
-        *_counters(recording),
+        counters(recording),
         "",
         "## Boundary",
         "",
-        *_boundary(recording),
+        boundary(recording),
         "",
     ]
     return "\n".join(parts)
