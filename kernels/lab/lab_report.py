@@ -14,7 +14,7 @@ from kernels.lab.data import DATA_DIR, Recording, Row, recordings
 from kernels.lab.selection import RefusalError
 
 CLAIMED = "fused"
-OVER = ("eager", "torch", "compile")
+OVER = ("eager", "torch", "compile", "liger")
 
 
 def _cells(recording: Recording) -> dict[str, dict[str, Any]]:
@@ -77,14 +77,15 @@ def _interval(up: dict[str, Any] | None) -> str:
 
 
 def counters(recording: Recording) -> str:
-    """A row a profiled cell: DRAM throughput and occupancy, in per cent of the most."""
-    lines = ["| cell | variant | DRAM | occupancy |", "|:--|:--|--:|--:|"]
+    """A row a profiled cell: DRAM throughput, occupancy, instruction issue, in % of the most."""
+    lines = ["| cell | variant | DRAM | occupancy | issue |", "|:--|:--|--:|--:|--:|"]
     for cell in recording.provenance.get("profile", {}).get("cells", []):
         if len(cell["kernels"]) == 1 and cell["variant"] in (CLAIMED, "torch"):
             (kernel,) = cell["kernels"]
             lines.append(
                 f"| {cell['op']} {cell['shape']} {cell['dtype']} | {cell['variant']} "
-                f"| {_percent(kernel['dram_pct'])} | {_percent(kernel['occupancy_pct'])} |"
+                f"| {_percent(kernel['dram_pct'])} | {_percent(kernel['occupancy_pct'])} "
+                f"| {_percent(kernel.get('issue_pct'))} |"
             )
     return "\n".join(lines)
 

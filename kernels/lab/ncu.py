@@ -21,9 +21,10 @@ WRITE = "dram__bytes_write.sum"
 DURATION = "gpu__time_duration.sum"
 DRAM_PCT = "dram__throughput.avg.pct_of_peak_sustained_elapsed"
 OCCUPANCY = "sm__warps_active.avg.pct_of_peak_sustained_active"
+ISSUE = "sm__inst_issued.avg.pct_of_peak_sustained_active"
 
 METRICS: Mapping[str, tuple[str, ...]] = {
-    "single": (READ, WRITE, DURATION, DRAM_PCT, OCCUPANCY),
+    "single": (READ, WRITE, DURATION, DRAM_PCT, OCCUPANCY, ISSUE),
     "chain": (READ, WRITE, DURATION),  # few enough for one pass
 }
 
@@ -54,6 +55,7 @@ class Kernel:
     dram_write: int | None = None
     dram_pct: float | None = None
     occupancy_pct: float | None = None
+    issue_pct: float | None = None
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,7 @@ def parse_csv(text: str) -> list[Kernel]:
                 dram_write=_whole(values[WRITE]),
                 dram_pct=values.get(DRAM_PCT),
                 occupancy_pct=values.get(OCCUPANCY),
+                issue_pct=values.get(ISSUE),
             )
         )
     return kernels

@@ -15,15 +15,14 @@ from __future__ import annotations
 
 import functools
 import math
-import types
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 import triton
 import triton.language as tl
 
 from kernels.launch import capability
+from kernels.ops._layernorm_peers import compiled, liger, needs_gpu, needs_liger, torch_layer_norm
 from kernels.ops._layout import check_tensor, collapse_rows, device_guard, refuse_gradients
 from kernels.registry import DTYPES, Cost, Op, Shape, Tolerance, Variant, register
 
@@ -54,30 +53,6 @@ def eager(
     y = y if weight is None else y * weight
     y = y if bias is None else y + bias
     return y.to(x.dtype)
-
-
-def torch_layer_norm(
-    x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
-) -> Tensor:
-    """PyTorch's own operator."""
-    return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
-
-
-@functools.cache
-def _compiled(_shape: Shape, _dtype: torch.dtype) -> Any:
-    # A code object of its own for each shape: one shared by all would pass Dynamo's limit of
-    # recompilations, and from there on run eagerly without a word.
-    own = types.FunctionType(torch_layer_norm.__code__.replace(), globals(), "layer_norm_compiled")
-    own.__defaults__ = torch_layer_norm.__defaults__
-    return torch.compile(own, dynamic=False)
-
-
-def compiled(
-    x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
-) -> Tensor:
-    """PyTorch's operator through torch.compile, compiled anew for every shape and dtype."""
-    result: Tensor = _compiled(tuple(x.shape), x.dtype)(x, weight, bias, eps)
-    return result
 
 
 @triton.jit(do_not_specialize=["n_inner"])  # specialized to 1, a wide fp32 row spills
@@ -359,10 +334,6 @@ def tolerance(dtype: torch.dtype, shape: Shape) -> Tolerance:
     return Tolerance(relative_norm=unit + sums, largest=2 * unit + sums)
 
 
-def _needs_gpu(device: torch.device) -> str | None:
-    return None if device.type == "cuda" else "torch.compile is measured on a GPU only"
-
-
 OP = register(
     Op(
         name="layernorm",
@@ -372,8 +343,9 @@ OP = register(
         variants={
             "eager": Variant("eager", eager, counted="aten"),
             "torch": Variant("torch", torch_layer_norm, counted="aten"),
-            "compile": Variant("compile", compiled, unavailable=_needs_gpu),
+            "compile": Variant("compile", compiled, unavailable=needs_gpu),
             "fused": Variant("fused", layer_norm, counted="triton"),
+            "liger": Variant("liger", liger, unavailable=needs_liger),
         },
         cost=cost,
         tolerance=tolerance,

@@ -80,7 +80,7 @@ def test_speed_ups_over_each_baseline_that_was_timed():
 def a_recording():
     up = {"ratio": 1.5, "low": 1.4, "high": 1.6, "noise": 0.02, "pairs": 30, "verdict": SUPPORTED}
     noisy = {**up, "ratio": 1.01, "low": 0.9, "high": 1.1, "noise": 0.3, "verdict": RERUN}
-    kernel = {"dram_pct": 90.9, "occupancy_pct": 93.1}
+    kernel = {"dram_pct": 90.9, "occupancy_pct": 93.1, "issue_pct": 20.0}
     cell = {"op": "layernorm", "shape": "64x1000", "dtype": "fp32", "variant": "fused"}
     told = {
         "card": {"name": "A card"},
@@ -97,7 +97,7 @@ def test_the_report_tells_decisions_evidence_counters_and_boundary():
     assert "| layernorm: fused is faster than torch | 1 | 0 | 0 | 1.50 to 1.50 |" in text
     assert "| layernorm: fused is faster than eager | 0 | 1 | 0 | 1.01 to 1.01 |" in text
     assert "1.50 (1.40 to 1.60)" in text
-    assert "| 90.9 % | 93.1 % |" in text
+    assert "| 90.9 % | 93.1 % | 20.0 % |" in text
     assert "Noise asks for a rerun: layernorm 64x1000 fp32 over eager." in text
 
 

@@ -25,18 +25,19 @@ a line of the program itself, "quoted"
 "ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size",\
 "Grid Size","Device","CC","dram__bytes_read.sum","dram__bytes_write.sum",\
 "dram__throughput.avg.pct_of_peak_sustained_elapsed","gpu__time_duration.sum",\
-"sm__warps_active.avg.pct_of_peak_sustained_active"
-"","","","","","","","","","","","byte","byte","%","ns","%"
+"sm__warps_active.avg.pct_of_peak_sustained_active",\
+"sm__inst_issued.avg.pct_of_peak_sustained_active"
+"","","","","","","","","","","","byte","byte","%","ns","%","%"
 "0","4242","python3.12","127.0.0.1","cell_marker","1","7","(32, 1, 1)","(1, 1, 1)","0","9.0",\
-"1,024","0","0.01","1,632","1.56"
+"1,024","0","0.01","1,632","1.56","31.5"
 "1","4242","python3.12","127.0.0.1","vectorized_layer_norm_kernel","1","7","(32, 4, 1)",\
-"(16384, 1, 1)","0","9.0","536,870,912","242,221,056","81.25","288,416","62.5"
+"(16384, 1, 1)","0","9.0","536,870,912","242,221,056","81.25","288,416","62.5","31.5"
 "2","4242","python3.12","127.0.0.1","cell_marker","1","7","(32, 1, 1)","(1, 1, 1)","0","9.0",\
-"0","0","n/a","1,600","1.56"
+"0","0","n/a","1,600","1.56","31.5"
 "3","4242","python3.12","127.0.0.1","elementwise_kernel","1","7","(128, 1, 1)",\
-"(32768, 1, 1)","0","9.0","33,554,432","40,000,000","70","20,000","80"
+"(32768, 1, 1)","0","9.0","33,554,432","40,000,000","70","20,000","80","31.5"
 "4","4242","python3.12","127.0.0.1","reduce_kernel","1","7","(32, 16, 1)","(1024, 1, 1)","0",\
-"9.0","67,108,864","8,192","75","25,000.5","90"
+"9.0","67,108,864","8,192","75","25,000.5","90","31.5"
 """
 
 
@@ -61,7 +62,7 @@ def test_the_table_of_kernels_is_read():
         "reduce_kernel",
     ]
     assert kernels[1] == Kernel(
-        "vectorized_layer_norm_kernel", 288.416, 536_870_912, 242_221_056, 81.25, 62.5
+        "vectorized_layer_norm_kernel", 288.416, 536_870_912, 242_221_056, 81.25, 62.5, 31.5
     )
     assert kernels[2].dram_pct is None
     assert ncu.passes_in_log(CAPTURED) == 3
@@ -118,6 +119,7 @@ def test_dram_bytes_go_to_the_graph_row_alone():
     kernel = told["cells"][0]["kernels"][0]
     assert kernel["duration_us"] == 288.416
     assert kernel["occupancy_pct"] == 62.5
+    assert kernel["issue_pct"] == 31.5
     json.dumps(told, allow_nan=False)
 
 

@@ -234,5 +234,12 @@ def test_a_ragged_row_is_loaded_16_bytes_at_a_time():
 
 
 def test_eager_and_fused_agree_through_their_ledgers_names():
-    assert list(OP.variants) == ["eager", "torch", "compile", "fused"]
+    assert list(OP.variants) == ["eager", "torch", "compile", "fused", "liger"]
     assert OP.variant("eager").fn is eager
+
+
+def test_peers_that_are_absent_or_need_a_gpu_say_so():
+    cpu = torch.device("cpu")
+    assert "GPU" in OP.variant("compile").unavailable(cpu)
+    assert "iger" in OP.variant("liger").unavailable(cpu)
+    assert OP.variant("fused").unavailable(cpu) is None
