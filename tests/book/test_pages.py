@@ -192,6 +192,38 @@ def test_widgets_answer_without_a_kernel_or_a_network(widgets_page: Path) -> Non
     assert_sound(report)
 
 
+def test_the_roofline_explorer_answers_to_keys_and_mouse(html: Path) -> None:
+    rows = '.fk-explorer input[aria-label="Rows, power of two"]'
+    field = ".fk-explorer .size input[type=number]"
+    spoken = ".fk-explorer .text"
+    actions = [
+        ("wait", ".fk-explorer dl", ""),
+        ("read", spoken, "textContent"),
+        ("press", rows, "ArrowRight"),  # twice the rows
+        ("read", spoken, "textContent"),
+        ("press", ".fk-explorer label:nth-of-type(1) select >> nth=0", "End"),  # the last card
+        ("read", spoken, "textContent"),
+        ("fill", field, "0"),
+        ("press", field, "Tab"),
+        ("read", ".fk-explorer", "textContent"),
+        ("click", rows, ""),  # its middle: another power of two
+        ("read", spoken, "textContent"),
+    ]
+    chapter = html / "book/01_memory_and_the_roofline.html"
+    page = {"url": chapter.as_uri(), "theme": "light", "widths": [1440], "actions": actions}
+    (report,) = browse(page)
+    first, doubled, other_card, complaint, clicked = report["values"]
+    assert "LayerNorm, 4096×4096 bf16 on NVIDIA H100" in first
+    assert "it must move 67.1 MB" in first
+    assert "LayerNorm, 8192×4096 bf16" in doubled
+    assert "134 MB" in doubled
+    assert "8192×4096" in other_card
+    assert "H100 80GB HBM3" not in other_card.split(":")[0]
+    assert "Rows takes a whole number from 1 to" in complaint
+    assert "8192×4096" not in clicked
+    assert_sound(report)
+
+
 FAULTY = r"""<!doctype html><html lang="en"><title>Faults</title><main>
 <h1>Faults</h1><p style="color: #999; background: #aaa">pale, and \(x\) in between</p>
 <div style="width: 700px">wide</div><img alt="" src="https://example.invalid/x.png">
