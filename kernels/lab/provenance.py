@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy
 import torch
 
 ROOT = Path(__file__).resolve().parents[2]
+PEERS = ("liger-kernel",)  # optional packages whose kernels are timed beside ours
 COMMIT_VARIABLE = "KERNELS_COMMIT"  # `<sha>` or `<sha>-dirty`, for a copy of the tree without git
 
 
@@ -51,12 +53,21 @@ def versions() -> dict[str, str | None]:
         triton_version: str | None = triton.__version__
     except ImportError:
         triton_version = None
+    peers = {name: _installed(name) for name in PEERS}
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
         "triton": triton_version,
         "numpy": numpy.__version__,
+        **{name: version for name, version in peers.items() if version is not None},
     }
+
+
+def _installed(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def command() -> str:

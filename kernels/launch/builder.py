@@ -170,9 +170,9 @@ def _reduce_tree(
     inputs: tuple[Any, ...], axis: int | None, combine: Callable[..., Any], keep_dims: bool
 ) -> tuple[Any, ...]:
     """Reduce block tensors by halves, each step by `combine` on whole halves."""
+    rank = inputs[0].handle.data.ndim
+    everything = axis is None
     if axis is None:
-        if keep_dims:
-            raise NotImplementedError("tl.reduce over all axes with keep_dims isn't interpreted")
         inputs = tuple(_tensor(t.handle.data.reshape(-1), t.dtype) for t in inputs)
         axis = 0
     size = inputs[0].handle.data.shape[axis]
@@ -187,6 +187,8 @@ def _reduce_tree(
     results = []
     for t in inputs:
         data = t.handle.data if keep_dims else np.squeeze(t.handle.data, axis)
+        if everything and keep_dims:
+            data = data.reshape((1,) * rank)
         results.append(_tensor(data if data.ndim else data.reshape(1), t.dtype, not data.ndim))
     return tuple(results)
 

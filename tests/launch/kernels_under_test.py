@@ -136,3 +136,18 @@ def rows_by_descriptor(x_ptr, y_ptr, rows, cols, ROWS: tl.constexpr, COLS: tl.co
     y = tl.make_tensor_descriptor(y_ptr, shape=[rows, cols], strides=[cols, 1],
                                   block_shape=[ROWS, COLS])  # fmt: skip
     y.store([tl.program_id(0) * ROWS, 0], x.load([tl.program_id(0) * ROWS, 0]))
+
+
+@triton.jit
+def product_of_all(x_ptr, out_ptr, N: tl.constexpr, KEEP: tl.constexpr):
+    at = tl.arange(0, N)[:, None] * N + tl.arange(0, N)[None, :]
+    total = tl.reduce(tl.load(x_ptr + at), None, multiply, keep_dims=KEEP)
+    if KEEP:
+        tl.store(out_ptr + tl.zeros((1, 1), tl.int32), total)
+    else:
+        tl.store(out_ptr, total)
+
+
+@triton.jit
+def multiply(a, b):
+    return a * b

@@ -62,6 +62,13 @@ def test_reduce_with_a_combine_function_of_ones_own():
     torch.testing.assert_close(out[1], x.var(unbiased=False), rtol=1e-4, atol=0)
 
 
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_reduction_over_all_axes(keep):
+    x, out = 0.5 + torch.rand(4, 4), torch.zeros(1)
+    k.product_of_all[(1,)](x, out, N=4, KEEP=keep)
+    torch.testing.assert_close(out[0], x.prod())
+
+
 def test_a_loop_with_a_run_time_bound():
     x, out = torch.rand(37), torch.zeros(1)
     k.run_time_loop[(1,)](x, out, 37)
