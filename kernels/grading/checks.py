@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from kernels.grading.compare import (
     changed,
@@ -26,6 +25,7 @@ from kernels.grading.compare import (
     wrong_elements,
 )
 from kernels.grading.question import PLACEHOLDER, Attempt, NotAnswered, Wrong
+from kernels.lab.aten import moves_bytes, tensors_in
 from kernels.lab.ledger import TensorTraffic
 from kernels.launch import KernelError, LaunchError, Launches, interpreting
 from kernels.launch.interpreter import tensors_of
@@ -84,9 +84,6 @@ def _line(function: Any, error: BaseException) -> str:
     return f", in line {lines[-1]} of its cell" if lines else ""
 
 
-_FREE = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided", "_unsafe_view")
-
-
 class _Watcher(TorchDispatchMode):
     """Write down the PyTorch operators that move bytes: on a GPU each is a launch."""
 
@@ -99,16 +96,9 @@ class _Watcher(TorchDispatchMode):
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         space, name = func._schema.name.split("::")
-        given = {_place(t) for t in _tensors((args, kwargs))}
-        made = _tensors(result)
-        view = made and not func._schema.is_mutable and all(_place(t) in given for t in made)
-        if space != "prim" and name not in _FREE and not view:
+        if moves_bytes(func, tensors_in((args, kwargs)), tensors_in(result)):
             self.seen.append(name if space == "aten" else f"{space}::{name}")
         return result
-
-
-def _tensors(values: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
 
 
 def _size(tensor: Tensor) -> int:

@@ -43,8 +43,19 @@ def distinct_bytes(tensor: torch.Tensor) -> int:
     return count * tensor.element_size()
 
 
-def _tensors(values: Any) -> list[torch.Tensor]:
+def tensors_in(values: Any) -> list[torch.Tensor]:
+    """The tensors anywhere inside an operator's arguments or results."""
     return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+
+
+def moves_bytes(func: Any, inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> bool:
+    """Whether an operator reads or writes memory: views and allocations do not."""
+    space, name = func._schema.name.split("::")
+    if space == "prim" or name in _FREE:
+        return False
+    given = {tensor.untyped_storage()._cdata for tensor in inputs}
+    shared = all(tensor.untyped_storage()._cdata in given for tensor in outputs)
+    return func._schema.is_mutable or not outputs or not shared
 
 
 class _Counter(TorchDispatchMode):
@@ -73,26 +84,22 @@ class _Counter(TorchDispatchMode):
         if func.namespace == OURS:
             steps = _count_ours(func, args, kwargs).steps
             self.steps += steps
-            for tensor in _tensors(result):
+            for tensor in tensors_in(result):
                 self._name(tensor, f"{steps[-1].name}_{len(self.steps)}" if steps else "empty")
-        elif func.namespace != "prim":
+        else:
             self._add(func, args, kwargs, result)
         return result
 
     def add_copy(self, target: torch.Tensor, source: Any) -> None:
         """Write down a copy into `target` that was spelled out instead of dispatched."""
-        self._write_down("copy_", _tensors(source), [], [target])
+        self._write_down("copy_", tensors_in(source), [], [target])
 
     def _add(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         operator = func._schema.name.split("::")[1]
-        inputs, outputs = _tensors((args, kwargs)), _tensors(result)
-        given = {self._storage(tensor) for tensor in inputs}
-        mutates = func._schema.is_mutable
-        if operator in _FREE or (
-            not mutates and outputs and all(self._storage(out) in given for out in outputs)
-        ):
+        inputs, outputs = tensors_in((args, kwargs)), tensors_in(result)
+        if not moves_bytes(func, inputs, outputs):
             return
-        overwritten = _tensors(kwargs.get("out")) if mutates else []
+        overwritten = tensors_in(kwargs.get("out")) if func._schema.is_mutable else []
         if operator in _OVERWRITES:
             overwritten.append(inputs[0])
         unread = {id(tensor) for tensor in overwritten}
@@ -128,7 +135,7 @@ def _count_ours(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Led
     from kernels.lab.counting import by_rows  # it counts PyTorch operators through this module
 
     operator = func._schema.name.split("::")[1]
-    lead = _tensors((args, kwargs))[0]
+    lead = tensors_in((args, kwargs))[0]
     n_rows = lead.numel() // lead.shape[-1] if lead.dim() else 1
     independent = any(operator in op.operators and op.rows_independent for op in ops())
 
@@ -171,7 +178,7 @@ def count(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Ledger:
     and dtype; the parameters and buffers of a `torch.nn.Module` likewise. A tensor is named after
     its argument, or after the operator and step that made it (`sub3`).
     """
-    existing = [t.fake_mode for t in _tensors((args, kwargs)) if isinstance(t, FakeTensor)]
+    existing = [t.fake_mode for t in tensors_in((args, kwargs)) if isinstance(t, FakeTensor)]
     with existing[0] if existing else FakeTensorMode():
         args, kwargs = tree_map(_fake, args), tree_map(_fake, kwargs)
         names: dict[int, str] = {}
@@ -199,7 +206,7 @@ def _call_with(module: torch.nn.Module, state: dict[str, Any], *args: Any, **kwa
 
 def _remember(names: dict[int, str], named: Iterable[tuple[str, Any]]) -> None:
     for name, value in named:
-        for number, tensor in enumerate(_tensors(value)):
+        for number, tensor in enumerate(tensors_in(value)):
             label = name if number == 0 else f"{name}[{number}]"
             names[tensor.untyped_storage()._cdata] = label
 

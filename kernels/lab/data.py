@@ -16,8 +16,6 @@ from typing import Any, get_type_hints
 
 DATA_DIR = Path(__file__).resolve().parents[2] / "book" / "data"
 
-TIMINGS = ("graph", "events", "host")
-
 
 @dataclass(frozen=True)
 class Row:

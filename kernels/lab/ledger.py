@@ -14,8 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-METHODS = ("full", "linear", "aten")
-
 
 @dataclass(frozen=True)
 class TensorTraffic:
