@@ -125,7 +125,8 @@ def _poisoned() -> Iterator[None]:
 class Case:
     """One call to grade: named tensors and plain options, the first tensor being x.
 
-    `trait` says what is special about the inputs ("" for nothing).
+    `trait` says what is special about the inputs ("" for nothing). The output has the shape of
+    `reference`, and `dtype`, or that of x without one.
     """
 
     tensors: dict[str, Tensor]
@@ -133,11 +134,18 @@ class Case:
     reference: Tensor
     tolerance: Tolerance
     trait: str = ""
+    dtype: torch.dtype | None = None
 
     @property
     def x(self) -> Tensor:
-        """The first tensor: the output has its shape and dtype."""
+        """The first tensor."""
         return next(iter(self.tensors.values()))
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor without memory that has the output's shape, dtype and device."""
+        dtype = self.dtype or self.x.dtype
+        return torch.empty((), dtype=dtype, device=self.x.device).expand(self.reference.shape)
 
     def __str__(self) -> str:
         return describe(self.x) + (f", {self.trait}" if self.trait else "")
@@ -175,7 +183,7 @@ def run(attempt: Attempt, case: Case) -> Run:
     with _poisoned(), interpreting() as launches, _Watcher() as watcher:
         output = call(attempt, *given.values(), *case.options)
     ran = Run(replace(case, tensors=given), output, launches, tuple(watcher.seen))
-    fault = kind_fault(output, case.x)
+    fault = kind_fault(output, case.like)
     for name, tensor in given.items():
         first = changed(case.tensors[name], tensor)
         if fault is None and first is not None:

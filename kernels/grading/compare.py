@@ -35,7 +35,7 @@ def kind_fault(output: Any, like: Tensor) -> str | None:
     if output.shape != like.shape:
         return f"it returned the shape {tuple(output.shape)}, not {tuple(like.shape)}"
     if output.dtype != like.dtype:
-        return f"it returned {output.dtype}, not {like.dtype}, which x has"
+        return f"it returned {output.dtype}, not {like.dtype}"
     if output.device != like.device:
         return f"it returned a tensor on {output.device}, not on {like.device}"
     return None
