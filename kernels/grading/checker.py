@@ -1,22 +1,31 @@
-"""`check`: grade one answer and say so. It never raises, whatever the answer does."""
+"""`check`: grade one answer and say so. It never raises, whatever the answer does.
+
+The answer runs in a process of its own, with limits of time and memory; the verdict comes back as
+text. So an endless loop, a crash or a patched function ends there, and the notebook lives.
+"""
 
 from __future__ import annotations
 
 import secrets
+import types
 from typing import Any
 
 import kernels.grading.questions  # noqa: F401  (registers the questions)
+from kernels.grading.integrity import Snapshot
+from kernels.grading.isolation import isolated
+from kernels.grading.progress import note
 from kernels.grading.question import Attempt, NotAnswered, Question, Wrong, questions
 from kernels.grading.result import Result, show
 
 _MOST_SEED = 2**32
+_AS_WRITTEN = Snapshot()
 
 
 def check(question: str, answer: Any = None, *, seed: int | None = None) -> Result:
     """Grade `answer` to `question` ("02.2"), show the verdict, and return it.
 
     The inputs are random and fresh at every call; the verdict names their seed, and `seed` repeats
-    them. Nothing is raised: what goes wrong is the verdict.
+    them. Nothing is raised: what goes wrong is the verdict. What passes is kept for `progress()`.
     """
     return show(_verdict(question, answer, seed))
 
@@ -37,46 +46,91 @@ def _verdict(name: Any, answer: Any, seed: Any) -> Result:
 
 
 def _graded(question: Question, attempt: Attempt) -> Result:
-    rerun = ""
     try:
-        rerun = f'check("{question.id}", {attempt.name}, seed={attempt.seed})'
+        ended = isolated(lambda: _grade(question, attempt), _file_of(attempt.answer))
+    except KeyboardInterrupt:
+        return _lost(question, "The check was stopped before it ended.")
+    told = ended.told
+    if told is None:
+        told = {"message": f"{_own_name(attempt.answer)} {ended.reason}"}
+    if told.get("untouched"):
+        return _not_answered(question)
+    passed = told.get("passed") is True
+    points = question.points if passed else 0
+    standing = note(question.id, points)
+    return Result(
+        question.id,
+        question.title,
+        points,
+        question.points,
+        told["message"],
+        told.get("means", ""),
+        () if passed else question.hints(standing.failed, told.get("hint", "")),
+        tuple(told.get("held", ())),
+        told.get("rerun", ""),
+        ended.printed.strip(),
+        tuple(told.get("pictures", ())),
+    )
+
+
+def _grade(question: Question, attempt: Attempt) -> dict[str, Any]:
+    """Grade in the process that this runs in; what is told is plain text."""
+    told: dict[str, Any] = {}
+    try:
+        _refuse_patches()
+        told["rerun"] = f'check("{question.id}", {attempt.name}, seed={attempt.seed})'
         if not callable(attempt.answer):
             got = f"a {type(attempt.answer).__name__}"
             raise Wrong(f"The answer is {got}; the question takes the function {question.takes}.")
         question.grade(attempt)
+        _refuse_patches()
+        told |= {"passed": True, "message": "Everything that was checked holds."}
     except NotAnswered:
-        return _not_answered(question)
+        return {"untouched": True}
     except Wrong as wrong:
-        message, means, hint = wrong.sentence, wrong.means, wrong.hint or question.hint
-        return _lost(question, message, means, hint, tuple(attempt.held), rerun)
+        # A patch made by the answer explains more than what came of it.
+        wrong = _patched() or wrong
+        told |= {"message": wrong.sentence, "means": wrong.means, "hint": wrong.hint}
+        told["pictures"] = wrong.pictures
     except KeyboardInterrupt:
-        return _lost(question, "The check was stopped before it ended.", rerun=rerun)
-    except BaseException as error:  # whatever an answer does, the notebook goes on
-        message = f"The check itself failed with {type(error).__name__}; please report it."
-        return _lost(question, message, rerun=rerun)
-    return Result(
-        question.id,
-        question.title,
-        question.points,
-        question.points,
-        "Everything that was checked holds.",
-        held=tuple(attempt.held),
-        rerun=rerun,
+        told["message"] = "The check was stopped before it ended."
+    except BaseException as error:  # whatever an answer does, the verdict is a sentence
+        patched = _patched()
+        what = f"The check itself failed with {type(error).__name__}; please report it."
+        told["message"] = patched.sentence if patched else what
+    return told | {"held": attempt.held}
+
+
+def _patched() -> Wrong | None:
+    changed = _AS_WRITTEN.changed()
+    if changed is None:
+        return None
+    return Wrong(
+        f"{changed} is not the one that was imported: something replaced it.",
+        "A check rests on that function, and grades nothing while it is replaced. Restart Python "
+        "to have it back.",
+        "Answer the question itself: nothing outside your functions has to change.",
     )
 
 
-def _lost(
-    question: Question,
-    message: str,
-    means: str = "",
-    hint: str = "",
-    held: tuple[str, ...] = (),
-    rerun: str = "",
-) -> Result:
-    return Result(
-        question.id, question.title, 0, question.points, message, means, hint, held, rerun
-    )
+def _refuse_patches() -> None:
+    if (patched := _patched()) is not None:
+        raise patched
+
+
+# In the notebook's own process only a plain function is asked anything: its attributes run no code.
+def _file_of(answer: Any) -> str | None:
+    return answer.__code__.co_filename if type(answer) is types.FunctionType else None
+
+
+def _own_name(answer: Any) -> str:
+    return Attempt(answer, 0).name if type(answer) is types.FunctionType else "The answer"
+
+
+def _lost(question: Question, message: str) -> Result:
+    return Result(question.id, question.title, 0, question.points, message, hints=(question.hint,))
 
 
 def _not_answered(question: Question) -> Result:
-    return _lost(question, f"Not answered yet: write {question.takes}, then run this cell again.")
+    told = f"Not answered yet: write {question.takes}, then run this cell again."
+    return Result(question.id, question.title, 0, question.points, told)

@@ -24,6 +24,8 @@ from kernels.grading.compare import (
     value_fault,
     wrong_elements,
 )
+from kernels.grading.diagnosis import symptom
+from kernels.grading.evidence import evidence
 from kernels.grading.question import PLACEHOLDER, Attempt, NotAnswered, Wrong
 from kernels.lab.aten import moves_bytes, tensors_in
 from kernels.lab.ledger import TensorTraffic
@@ -177,13 +179,29 @@ class Run:
         return total
 
 
-def run(attempt: Attempt, case: Case) -> Run:
-    """Call the reader's function on copies of a case's tensors and judge what it returned."""
+def _called(
+    attempt: Attempt, case: Case, trace: bool = False
+) -> tuple[Any, Case, Launches, tuple[str, ...]]:
+    """The reader's output on copies of a case's tensors, the copies, launches and operators."""
     given = {name: tensor.clone() for name, tensor in case.tensors.items()}
-    with _poisoned(), interpreting() as launches, _Watcher() as watcher:
+    with _poisoned(), interpreting(trace) as launches, _Watcher() as watcher:
         output = call(attempt, *given.values(), *case.options)
-    ran = Run(replace(case, tensors=given), output, launches, tuple(watcher.seen))
+    return output, replace(case, tensors=given), launches, tuple(watcher.seen)
+
+
+def run(attempt: Attempt, case: Case, earlier: Sequence[Run] = ()) -> Run:
+    """Call the reader's function on copies of a case's tensors and judge what it returned.
+
+    An output in the memory of an `earlier` run's is an old answer, and wrong.
+    """
+    output, copies, launches, operators = _called(attempt, case)
+    given = copies.tensors
+    ran = Run(copies, output, launches, operators)
     fault = kind_fault(output, case.like)
+    if fault is None and output.numel():
+        places = {_place(r.output) for r in earlier if r.fault is None and r.output.numel()}
+        if _place(output) in places:
+            fault = "it returned the memory of an earlier call's output, which it overwrote or kept"
     for name, tensor in given.items():
         first = changed(case.tensors[name], tensor)
         if fault is None and first is not None:
@@ -205,12 +223,20 @@ def right_everywhere(
     attempt: Attempt, cases: Sequence[Case], explain: Callable[[list[Run]], str]
 ) -> list[Run]:
     """Run every case; `Wrong` if one is wrong, with what `explain` makes of all of them."""
-    runs = [run(attempt, case) for case in cases]
+    runs: list[Run] = []
+    for case in cases:
+        runs.append(run(attempt, case, runs))
     failed = [r for r in runs if r.fault is not None]
     if failed:
         first = failed[0]
+        shown = evidence(first, lambda case: _called(attempt, case, trace=True)[:3])
         also = f" {len(failed)} of {len(runs)} inputs fail." if len(runs) > 1 else ""
-        raise Wrong(f"{attempt.name} on {first.case}: {first.fault}.{also}", explain(runs))
+        stored = f"; {shown.stored}" if shown.stored else ""
+        raise Wrong(
+            f"{attempt.name} on {first.case}: {first.fault}{stored}.{also}",
+            explain(runs) or symptom(runs),
+            pictures=shown.pictures,
+        )
     shapes = {tuple(case.x.shape) for case in cases}
     dtypes = ", ".join(dict.fromkeys(dtype_name(case.x.dtype) for case in cases))
     attempt.held.append(f"right on {len(runs)} random inputs: {len(shapes)} shapes, {dtypes}")

@@ -21,13 +21,16 @@ class NotAnswered(Exception):  # noqa: N818  (it ends a grading and is no error)
 
 
 class Wrong(Exception):  # noqa: N818
-    """What is wrong, in one sentence; what that means; and a hint in place of the question's."""
+    """What is wrong, in one sentence; what that means; a hint for it; and figures as HTML."""
 
-    def __init__(self, sentence: str, means: str = "", hint: str = "") -> None:
+    def __init__(
+        self, sentence: str, means: str = "", hint: str = "", pictures: tuple[str, ...] = ()
+    ) -> None:
         super().__init__(sentence)
         self.sentence = sentence
         self.means = means
         self.hint = hint
+        self.pictures = pictures
 
 
 @dataclass
@@ -53,7 +56,11 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Question:
-    """One question. `takes` says what an answer is, as `merge(a, b)`."""
+    """One question. `takes` says what an answer is, as `merge(a, b)`.
+
+    `hint` is shown at the first failure, after the hint that belongs to what failed if there is
+    one; each of `more_hints` at one failure more. A reader sees three at most.
+    """
 
     id: str
     title: str
@@ -62,6 +69,13 @@ class Question:
     takes: str
     hint: str
     grade: Callable[[Attempt], None]
+    more_hints: tuple[str, ...] = ()
+
+    def hints(self, failed: int, first: str = "") -> tuple[str, ...]:
+        """The hints after `failed` failures, `first` being the one for what failed."""
+        own = (self.hint, *self.more_hints)
+        known = (first, *own) if first else own
+        return known[: min(max(failed, 1), 3)]
 
 
 _QUESTIONS: dict[str, Question] = {}

@@ -11,10 +11,10 @@ from typing import Any
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """A verdict. `message` is one sentence; `means` and `hint` explain a failure.
+    """A verdict. `message` is one sentence; `means` and `hints` explain a failure.
 
     `held` are the checks that passed, `rerun` the call that repeats the check on the same inputs
-    ("" if there were none).
+    ("" if there were none), `printed` what the answer printed, `pictures` figures as HTML.
     """
 
     question: str
@@ -23,9 +23,11 @@ class Result:
     max_points: int
     message: str
     means: str = ""
-    hint: str = ""
+    hints: tuple[str, ...] = ()
     held: tuple[str, ...] = ()
     rerun: str = ""
+    printed: str = ""
+    pictures: tuple[str, ...] = ()
     # The notebook cell that displayed it already: as that cell's value it isn't shown again.
     shown_in: int | None = field(default=None, compare=False)
 
@@ -44,14 +46,15 @@ class Result:
         return f"{mark} · {self.question} {self.title} · {points}"
 
     def _notes(self) -> list[tuple[str, str]]:
-        notes = [("What it means", self.means), ("Hint", self.hint)]
-        notes.append(("The same inputs again", self.rerun))
+        notes = [("What it means", self.means), *(("Hint", hint) for hint in self.hints)]
+        notes += [("The same inputs again", self.rerun), ("Your code printed", self.printed)]
         return [(label, text) for label, text in notes if text]
 
     def __repr__(self) -> str:
         lines = [self.headline, f"  {self.message}"]
         lines += [f"  ✓ {held}" for held in self.held]
         lines += [f"  {label}: {text}" for label, text in self._notes()]
+        lines += [f"  {words}" for words in map(_words, self.pictures)]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -64,7 +67,7 @@ class Result:
         for label, text in self._notes():
             tag = "code" if text is self.rerun else "span"
             parts.append(f"<p><em>{label}:</em> <{tag}>{quoted(text)}</{tag}></p>")
-        return f"<div>{''.join(parts)}</div>"
+        return f"<div>{''.join(parts)}{''.join(self.pictures)}</div>"
 
     def _ipython_display_(self) -> None:
         shell = _shell()
@@ -73,6 +76,12 @@ class Result:
         from IPython.display import display
 
         display({"text/plain": repr(self), "text/html": self._repr_html_()}, raw=True)
+
+
+def _words(picture: str) -> str:
+    """A figure in words: its caption."""
+    caption = picture.partition("<figcaption>")[2].partition("</figcaption>")[0]
+    return html.unescape(caption)
 
 
 def _shell() -> Any:

@@ -1,0 +1,77 @@
+"""From symptoms to causes: which inputs fail, and what that says about a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from kernels.grading.pictures import as_rows
+
+if TYPE_CHECKING:
+    from kernels.grading.checks import Run
+
+
+def symptom(runs: Sequence[Run]) -> str:
+    """The cause that fits which of `runs` are wrong and where, or "" if none does."""
+    failed = [r for r in runs if r.fault is not None]
+    passed = [r for r in runs if r.fault is None]
+    if not failed or any(not r.wrong.numel() for r in failed):
+        return ""
+
+    def only(trait: Callable[[Run], bool]) -> bool:
+        return all(map(trait, failed)) and not any(map(trait, passed))
+
+    if all(_stale(r, runs) for r in failed[:1]):
+        return "These are the values of an earlier call: the inputs are new at every call."
+    if all(map(_last_rows_missing, failed)):
+        return (
+            "The last rows were never stored: the grid has too few programs. It takes "
+            "triton.cdiv(rows, rows a program), which rounds up."
+        )
+    if only(lambda r: r.case.x.dtype != torch.float32):
+        return "It is right in fp32: do the arithmetic in fp32, and convert when you store."
+    if all(r.case.trait for r in failed):
+        return (
+            "It is wrong where the mean is large against the spread: a variance as E[x²] - E[x]² "
+            "takes two nearly equal numbers from each other. Centre first, then square."
+        )
+    if any(bool(r.output.isnan().any()) for r in failed):
+        return (
+            "An element that is nan was never stored, or comes from 0 / 0, from the root of a "
+            "negative number, or from inf - inf. New memory holds nan in this check."
+        )
+    if only(lambda r: not _power_of_two(r.case.x.shape[-1])):
+        return "It is right where the width is a power of two: look at the lanes beyond the row."
+    if only(lambda r: r.case.x.shape[0] > 1):
+        return "It is right for one row: look at how a program finds its row."
+    return ""
+
+
+def _power_of_two(n: int) -> bool:
+    return n & (n - 1) == 0
+
+
+def _last_rows_missing(run: Run) -> bool:
+    """Whether whole rows at the end, and nothing else, still hold the NaN of new memory."""
+    shape = tuple(run.output.shape)
+    if len(shape) < 2:
+        return False
+    wrong = np.all(as_rows(run.wrong.numpy(), shape), axis=1, keepdims=True)
+    lost = np.all(as_rows(run.output.detach().isnan().flatten().numpy(), shape), axis=1)
+    rows = int(wrong.sum())
+    whole = rows * shape[-1] == int(run.wrong.sum())
+    return 0 < rows < len(wrong) and whole and bool(wrong[-rows:].all() and lost[-rows:].all())
+
+
+def _stale(run: Run, runs: Sequence[Run]) -> bool:
+    """Whether an output is, bit for bit, what an earlier call should have returned."""
+    for earlier in runs:
+        if earlier is run:
+            return False
+        same = earlier.fault is None and earlier.output.shape == run.output.shape
+        if same and run.output.numel() > 1 and torch.equal(earlier.output, run.output):
+            return True
+    return False

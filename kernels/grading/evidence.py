@@ -1,0 +1,91 @@
+"""What a wrong output shows: the line that stored its first wrong element, and two maps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from kernels.grading.pictures import as_rows, heat_map, where
+from kernels.launch import Launches
+from kernels.launch.interpreter import tensors_of
+
+if TYPE_CHECKING:
+    from kernels.grading.checks import Case, Run
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """`stored` is the end of a sentence, or ""; `pictures` are SVG figures with their words."""
+
+    stored: str = ""
+    pictures: tuple[str, ...] = ()
+
+
+def evidence(run: Run, again: Callable[[Case], tuple[Any, Case, Launches]]) -> Evidence:
+    """What a wrong `run` shows; `again` calls the reader's function once more, traced."""
+    if not run.wrong.numel():
+        return Evidence()
+    shape = tuple(run.output.shape)
+    output, reference = run.output.detach().double().flatten(), run.case.reference.flatten()
+    error = (output - reference).abs()
+    error = torch.where(run.wrong, error.nan_to_num(nan=torch.inf, posinf=torch.inf), 0.0)
+    wrong = as_rows(run.wrong.numpy(), shape)
+    pictures = [
+        heat_map("Error of the output", as_rows(error.numpy(), shape), f"wrong in {where(wrong)}")
+    ]
+    traced, case, launches = again(run.case)
+    stored = ""
+    if isinstance(traced, torch.Tensor) and launches.seen:
+        stored = _stored(launches, traced, int(run.wrong.int().argmax()))
+        for name, tensor in case.tensors.items():
+            reads = _reads(launches, tensor)
+            pictures.append(
+                heat_map(
+                    f"Reads of {name}", as_rows(reads, tuple(tensor.shape)), _told_reads(reads)
+                )
+            )
+    return Evidence(stored, tuple(pictures))
+
+
+def _accesses(launches: Launches, tensor: torch.Tensor) -> Iterator[Any]:
+    """Every access to `tensor`, as (access, first element's offset from the tensor's)."""
+    place = tensor.untyped_storage().data_ptr()
+    for launch in launches:
+        names: dict[str, int] = {}
+        for name, value in launch.arguments.items():
+            for t in tensors_of(value):
+                if t.untyped_storage().data_ptr() == place:
+                    names[name] = int(t.storage_offset() - tensor.storage_offset())
+        for access in launch.trace:
+            if access.argument in names:
+                yield access, names[access.argument]
+
+
+def _stored(launches: Launches, output: torch.Tensor, first: int) -> str:
+    last = None
+    for access, shift in _accesses(launches, output):
+        if access.kind != "load" and bool((access.offsets + shift == first).any()):
+            last = access
+    if last is None:
+        return "no program stored it"
+    return f"program {last.program} stored it, in line {last.line}"
+
+
+def _reads(launches: Launches, tensor: torch.Tensor) -> Array:
+    """How often each element of a contiguous tensor was loaded."""
+    counts = np.zeros(tensor.numel(), dtype=np.int64)
+    for access, shift in _accesses(launches, tensor):
+        if access.kind != "store":
+            np.add.at(counts, access.offsets + shift, 1)
+    return counts
+
+
+def _told_reads(reads: Array) -> str:
+    least, most = int(reads.min(initial=0)), int(reads.max(initial=0))
+    return f"every element {least} times" if least == most else f"{least} to {most} times"
