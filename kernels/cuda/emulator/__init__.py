@@ -1,0 +1,1 @@
+"""CUDA C++ on a CPU: every thread a fiber, every access checked and counted."""

@@ -1,0 +1,180 @@
+"""From CUDA C++ text to a program that runs one launch, by g++.
+
+Level -O1, without the passes that would change what is counted: a struct stays one access (no
+scalar replacement) and a load in a loop stays in the loop (no loop-invariant motion). What is left
+merges loads of one address only where nothing was stored in between, as nvcc does.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from kernels.cuda.errors import CudaError
+from kernels.cuda.signature import Signature, split_outside_brackets, without_comments
+
+RUNTIME = Path(__file__).parent / "runtime"
+SOURCE_NAME = "source.cu"
+_COMPILE_SECONDS = 60
+_FLAGS = (
+    "-std=gnu++17 -O1 -g1 -w -fsanitize=thread --param tsan-instrument-func-entry-exit=0 "
+    "-fno-tree-sra -fno-ipa-sra -fno-tree-loop-im -fno-thread-jumps -fno-strict-aliasing "
+    "-fno-pie -fno-stack-protector -fmax-errors=1 -fdiagnostics-color=never"
+).split()
+_RUNTIME_FLAGS = "-std=gnu++17 -O2 -fno-pie -fno-stack-protector".split()
+_SHARED = re.compile(
+    r"(?P<extern>\bextern\s+)?(?:\bstatic\s+)?(?<!\w)__shared__\s+(?P<body>[^;{}=]*);"
+)
+_ALIGN = re.compile(r"\b__align__\s*\([^)]*\)|\balignas\s*\([^)]*\)")
+
+
+def compiler() -> str:
+    """The path of g++; CudaError on a machine that can't run the emulator."""
+    if platform.system() != "Linux" or platform.machine() not in ("x86_64", "AMD64"):
+        raise CudaError(
+            "CUDA C++ on a CPU needs Linux on x86-64 (WSL2 and Colab are); "
+            f"this is {platform.system()} on {platform.machine()}"
+        )
+    found = shutil.which("g++")
+    if found is None:
+        raise CudaError(
+            "CUDA C++ on a CPU is compiled by g++, which isn't installed; "
+            "`apt-get install g++` brings it"
+        )
+    return found
+
+
+def cache_folder() -> Path:
+    """Where built kernels are kept; remove it whenever you like."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "fusing-kernels" / "cuda"
+
+
+def rewrite(source: str) -> str:
+    """`source` with its `__shared__` declarations turned into places of the emulator's memory.
+
+    Lines stay where they are.
+    """
+    text = without_comments(source)
+
+    def declare(match: re.Match[str]) -> str:
+        body = " ".join(_ALIGN.sub(" ", match["body"]).split())
+        first = re.match(r"(.*?)(\w+)\s*((?:\[[^\]]*\]\s*)*)$", split_outside_brackets(body)[0])
+        if first is None or not first[1].strip():
+            return match[0]
+        kind, out = first[1].strip(), []
+        rest = split_outside_brackets(body)[1:]
+        for number, one in enumerate([first[2] + first[3], *rest]):
+            name, sizes = re.match(r"(\w+)\s*(.*)$", one, re.DOTALL).groups()  # type: ignore[union-attr]
+            if match["extern"]:
+                out.append(
+                    f"{kind}* const {name} = ({kind}*)emulated_dynamic_shared("
+                    f'"{name}", sizeof({kind}));'
+                )
+                continue
+            place = 1000 * (match.start() + 1) + number
+            out.append(
+                f"using emulated_{name} = {kind} {sizes}; auto& {name} = "
+                f'*(emulated_{name}*)emulated_shared({place}ull, "{name}", '
+                f"sizeof(emulated_{name}), sizeof({kind}));"
+            )
+        return " ".join(out) + "\n" * match[0].count("\n")
+
+    return _SHARED.sub(declare, text)
+
+
+def build(source: str, entries: tuple[Signature, ...]) -> Path:
+    """Return a program that can launch each of `entries`, built once for each source.
+
+    CudaError if g++ is missing or finds a fault, with the source's line.
+    """
+    gxx = compiler()
+    text = f"{rewrite(source)}\n{_entries(entries)}"
+    key = hashlib.sha256("\0".join([text, _runtime_key(gxx), *_FLAGS]).encode()).hexdigest()[:24]
+    folder = cache_folder()
+    program = folder / f"kernel-{key}"
+    if program.exists():
+        return program
+    runtime = _runtime(gxx, folder)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        code, made = Path(scratch) / SOURCE_NAME, Path(scratch) / "program"
+        code.write_text(text)
+        before = [f"-I{RUNTIME}", f"-I{RUNTIME / 'include'}", "-include", "device.h"]
+        command = [gxx, *_FLAGS, *before, "-x", "c++", "-c", str(code)]
+        _run([*command, "-o", f"{scratch}/code.o"], source)
+        objects = [f"{scratch}/code.o", *map(str, sorted(runtime.glob("*.o")))]
+        _run([gxx, "-no-pie", *objects, "-o", str(made)], source)
+        made.replace(program)
+    return program
+
+
+def _entries(entries: tuple[Signature, ...]) -> str:
+    """A function that calls entry `number` with the values that `arguments` point at."""
+    cases = []
+    for number, entry in enumerate(entries):
+        values = ", ".join(
+            f"*({one.declared}*)arguments[{place}]" for place, one in enumerate(entry.parameters)
+        )
+        cases.append(f"    if (number == {number}) {entry.expression}({values});\n")
+    head = '#line 1 "entries"\nextern "C" void emulated_entry(int number, void** arguments) {\n'
+    return head + "".join(cases) + "}\n"
+
+
+@functools.cache
+def _runtime_key(gxx: str) -> str:
+    version = subprocess.run([gxx, "--version"], capture_output=True, text=True).stdout
+    digest = hashlib.sha256(version.encode())
+    for path in sorted(RUNTIME.rglob("*.*")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:24]
+
+
+def _runtime(gxx: str, folder: Path) -> Path:
+    """The folder with the runtime's object files, compiled the first time."""
+    made = folder / f"runtime-{_runtime_key(gxx)}"
+    if made.exists():
+        return made
+    folder.mkdir(parents=True, exist_ok=True)
+    sources = [str(path) for path in sorted(RUNTIME.glob("*.cpp"))]
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        ready = Path(scratch) / "objects"
+        ready.mkdir()
+        _run([gxx, *_RUNTIME_FLAGS, "-c", *sources], "", cwd=ready)
+        try:
+            ready.rename(made)
+        except OSError:  # another process was first
+            if not made.exists():
+                raise
+    return made
+
+
+def _run(command: list[str], source: str, cwd: Path | None = None) -> None:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, cwd=cwd, timeout=_COMPILE_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        raise CudaError(f"g++ took more than {_COMPILE_SECONDS} s over the source") from None
+    if done.returncode:
+        raise _compile_error(done.stderr, source)
+
+
+def _compile_error(said: str, source: str) -> CudaError:
+    """The first error of g++ as one sentence, with the line it is about."""
+    match = re.search(rf"{SOURCE_NAME}:(\d+)(?::\d+)?: (?:fatal )?error: (.*)", said)
+    if match is None:
+        errors = re.findall(r"(?:error|undefined reference)[:\s].*", said)
+        what = errors[0] if errors else said.strip().splitlines()[-1]
+        return CudaError(f"the source doesn't compile: {what}")
+    line = int(match[1])
+    lines = source.splitlines()
+    code = lines[line - 1].strip() if line <= len(lines) else ""
+    shown = f", at `{code}`" if code else ""
+    return CudaError(f"line {line}: {match[2].strip()}{shown}", line=line)

@@ -1,0 +1,101 @@
+// Reads what to launch, launches it, and writes what was counted or what went wrong.
+#include "runtime.h"
+#include <csignal>
+#include <initializer_list>
+#include <cstdarg>
+#include <cstdlib>
+#include <cstring>
+#include <fcntl.h>
+#include <unistd.h>
+
+static FILE* result;
+static u64 values[128];
+static void* pointers[128];
+
+void fault(const char* format, ...) {
+    fprintf(result, "fault block=%u thread=%d address=%llu what=", block_number, current,
+            (unsigned long long)site_address(last_site));
+    va_list arguments;
+    va_start(arguments, format);
+    vfprintf(result, format, arguments);
+    va_end(arguments);
+    fprintf(result, "\n");
+    fflush(result);
+    _exit(3);
+}
+
+static void on_signal(int number, siginfo_t* info, void*) {
+    u64 address = reinterpret_cast<u64>(info->si_addr);
+    if (number == SIGTERM) fault("timeout");
+    if (number == SIGFPE) fault("divide");
+    if (address >= stacks_low && address < stacks_high) fault("stack");
+    fault("pointer address=%llu kind=0", (unsigned long long)address);
+}
+
+static void catch_signals() {
+    static char stack[64 << 10];
+    stack_t alternative{};
+    alternative.ss_sp = stack;
+    alternative.ss_size = sizeof stack;
+    sigaltstack(&alternative, nullptr);
+    struct sigaction action{};
+    action.sa_sigaction = on_signal;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    for (int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTERM})
+        sigaction(number, &action, nullptr);
+}
+
+static u64 next(FILE* request) {
+    unsigned long long value = 0;
+    if (fscanf(request, "%llu", &value) != 1) _exit(4);
+    return value;
+}
+
+// argv: the request, the memory, where to write the result, where the trace or "".
+int main(int, char** argv) {
+    FILE* request = fopen(argv[1], "r");
+    int memory = open(argv[2], O_RDWR);
+    result = fopen(argv[3], "w");
+    if (!request || memory < 0 || !result) return 4;
+    if (*argv[4]) trace_file = fopen(argv[4], "wb");
+    int entry = int(next(request));
+    for (dim3* size : {&gridDim, &blockDim}) {
+        size->x = unsigned(next(request));
+        size->y = unsigned(next(request));
+        size->z = unsigned(next(request));
+    }
+    dynamic_shared_bytes = next(request);
+    shared_granule = next(request);
+    n_storages = int(next(request));
+    for (int s = 0; s < n_storages; s++) {
+        storages[s].offset = next(request);
+        storages[s].size = next(request);
+        storages[s].granule = next(request);
+    }
+    // A parameter is "1 storage start span item" for a pointer, "0 bits" for a value.
+    int n_parameters = int(next(request)), argument_of[128];
+    for (int p = 0; p < n_parameters; p++) {
+        argument_of[p] = -1;
+        pointers[p] = &values[p];
+        if (!next(request)) {
+            values[p] = next(request);
+            continue;
+        }
+        Argument& argument = arguments[n_arguments];
+        argument.storage = int(next(request));
+        argument.start = next(request);
+        argument.span = next(request);
+        argument.item = next(request);
+        argument_of[p] = n_arguments++;
+    }
+    prepare_memory(memory);
+    for (int p = 0; p < n_parameters; p++)
+        if (argument_of[p] >= 0) values[p] = arguments[argument_of[p]].base;
+    catch_signals();
+    run_grid(entry, pointers);
+    report_memory(result);
+    fprintf(result, "done\n");
+    fclose(result);
+    if (trace_file) fclose(trace_file);
+    return 0;
+}

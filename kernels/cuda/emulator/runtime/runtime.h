@@ -1,0 +1,63 @@
+// What the parts of the emulator's runtime share. None of this is instrumented.
+#pragma once
+#include <cstdint>
+#include <cstdio>
+
+using i64 = int64_t;
+using u8 = uint8_t;
+using u16 = uint16_t;
+using u32 = uint32_t;
+using u64 = uint64_t;
+
+struct dim3 {
+    unsigned x, y, z;
+};
+
+enum Kind { LOAD = 0, STORE = 1, ATOMIC = 2 };
+enum State { READY, AT_BARRIER, AT_COLLECTIVE, RETURNED };
+
+// One pointer argument: a window of addresses of its own, mapped onto its storage.
+struct Argument {
+    int storage;
+    u64 start, span;  // bytes within the storage
+    u64 item;         // bytes of one element of the tensor
+    u64 base;         // the address the kernel gets
+    u64 read_requested, write_requested;
+};
+
+struct Cell;
+
+struct Storage {
+    u64 offset, size;  // bytes within the memory file
+    u64 granule;       // races are told apart at this many bytes
+    u8* flags;         // per byte: 1 read, 2 written, 4 told
+    Cell* cells;       // per granule
+};
+
+extern "C" {
+extern dim3 threadIdx, blockIdx, blockDim, gridDim;
+}
+
+// scheduler.cpp
+extern int n_threads, current;
+extern u32 barrier_epoch, block_first_epoch, block_number;
+extern u32 warp_epochs[64];
+extern u64 stack_low, stacks_low, stacks_high;
+void run_grid(int entry, void** arguments);
+
+// memory.cpp
+constexpr u64 WINDOW_BITS = 36, FIRST_WINDOW = 1ull << 44;
+extern Argument arguments[64];
+extern Storage storages[64];
+extern int n_arguments, n_storages;
+extern u64 dynamic_shared_bytes, shared_granule;
+extern u32 last_site;
+extern FILE* trace_file;
+void prepare_memory(int memory_file);
+void begin_block();
+void end_of_requests(int warp);
+void report_memory(FILE* out);
+u64 site_address(u32 site);
+
+// main.cpp: say what went wrong and end the process.
+[[noreturn]] void fault(const char* format, ...) __attribute__((format(printf, 1, 2)));

@@ -1,0 +1,237 @@
+// One fiber for each thread of a block; blocks run one after another.
+//
+// A fiber runs until it stops: at a barrier, at a warp's collective, or because it returns. So
+// every thread's own order holds, and a run is the same each time.
+#include "runtime.h"
+#include <cstdlib>
+#include <cstring>
+#include <sys/mman.h>
+
+asm(".text\n.globl switch_fiber\nswitch_fiber:\n"
+    " push %rbp\n push %rbx\n push %r12\n push %r13\n push %r14\n push %r15\n"
+    " mov %rsp,(%rdi)\n mov %rsi,%rsp\n"
+    " pop %r15\n pop %r14\n pop %r13\n pop %r12\n pop %rbx\n pop %rbp\n ret\n");
+extern "C" void switch_fiber(void** save, void* load);
+extern "C" void emulated_entry(int entry, void** arguments);
+
+extern "C" {
+dim3 threadIdx, blockIdx, blockDim, gridDim;
+}
+
+enum Collective { SHUFFLE, SHUFFLE_UP, SHUFFLE_DOWN, SHUFFLE_XOR, BALLOT, ANY, ALL, SYNC, ADD };
+
+struct Fiber {
+    void* stack_pointer;
+    State state;
+    int line;
+    dim3 index;
+    int how;        // the collective it waits at
+    u32 mask;
+    u64 value;
+    int argument, width;
+};
+
+static const u64 STACK_BYTES = 128 << 10, PAGE = 4096;
+static Fiber fibers[1024];
+static void* scheduler_stack;
+static int entry_number;
+static void** entry_arguments;
+static int barrier_votes;
+
+int n_threads, current;
+u32 barrier_epoch = 1, block_first_epoch, block_number;
+u32 warp_epochs[64];
+u64 stack_low, stacks_low, stacks_high;
+
+static void stop(State state, int line) {
+    Fiber& me = fibers[current];
+    me.state = state;
+    me.line = line;
+    switch_fiber(&me.stack_pointer, scheduler_stack);
+}
+
+static void first_step() {
+    emulated_entry(entry_number, entry_arguments);
+    stop(RETURNED, 0);
+}
+
+static void run(int thread) {
+    Fiber& fiber = fibers[thread];
+    current = thread;
+    threadIdx = fiber.index;
+    stack_low = stacks_low + thread * STACK_BYTES;
+    switch_fiber(&scheduler_stack, fiber.stack_pointer);
+}
+
+static void make_fiber(int thread) {
+    Fiber& fiber = fibers[thread];
+    u64 top = stacks_low + (thread + 1) * STACK_BYTES - 64;
+    void** stack = reinterpret_cast<void**>(top);
+    *--stack = nullptr;
+    *--stack = reinterpret_cast<void*>(first_step);
+    fiber.stack_pointer = stack - 6;
+    fiber.state = READY;
+    unsigned x = blockDim.x, y = blockDim.y;
+    fiber.index = {thread % x, thread / x % y, thread / x / y};
+}
+
+// ---------------------------------------------------------------- barriers and collectives
+
+extern "C" int emulated_barrier(int line, int vote) {
+    fibers[current].value = vote != 0;
+    stop(AT_BARRIER, line);
+    return barrier_votes;
+}
+
+extern "C" u64 emulated_collective(int line, int how, u32 mask, u64 value, int argument, int width) {
+    Fiber& me = fibers[current];
+    if (!(mask >> (current % 32) & 1))
+        fault("mask line=%d mask=%u", line, mask);
+    me.how = how;
+    me.mask = mask;
+    me.value = value;
+    me.argument = argument;
+    me.width = width;
+    stop(AT_COLLECTIVE, line);
+    return me.value;
+}
+
+static int source_lane(const Fiber& fiber, int lane) {
+    int segment = lane & ~(fiber.width - 1), n = fiber.argument;
+    int last = segment + fiber.width - 1;
+    switch (fiber.how) {
+    case SHUFFLE: return segment + (n & (fiber.width - 1));
+    case SHUFFLE_UP: return lane - n < segment ? lane : lane - n;
+    case SHUFFLE_DOWN: return lane + n > last ? lane : lane + n;
+    default: return (lane ^ n) > last ? lane : lane ^ n;
+    }
+}
+
+static void perform(int first, u32 taking_part) {
+    u64 before[32], ballot = 0, sum = 0;
+    for (int lane = 0; lane < 32; lane++)
+        if (taking_part >> lane & 1) {
+            before[lane] = fibers[first + lane].value;
+            ballot |= u64(before[lane] != 0) << lane;
+            sum += before[lane];
+        }
+    for (int lane = 0; lane < 32; lane++) {
+        if (!(taking_part >> lane & 1)) continue;
+        Fiber& fiber = fibers[first + lane];
+        fiber.state = READY;
+        if (fiber.how <= SHUFFLE_XOR) {
+            int from = source_lane(fiber, lane);
+            if (!(taking_part >> from & 1)) {
+                current = first + lane;
+                const char* why = first + from >= n_threads                    ? "absent"
+                                  : fibers[first + from].state == RETURNED ? "returned"
+                                                                           : "masked";
+                fault("lane line=%d from=%d why=%s", fiber.line, from, why);
+            }
+            fiber.value = before[from];
+        } else if (fiber.how == BALLOT) {
+            fiber.value = ballot;
+        } else if (fiber.how == ANY) {
+            fiber.value = ballot != 0;
+        } else if (fiber.how == ALL) {
+            fiber.value = ballot == taking_part;
+        } else if (fiber.how == ADD) {
+            fiber.value = sum;
+        }
+    }
+    if (fibers[first + __builtin_ctz(taking_part)].how == SYNC) warp_epochs[first / 32]++;
+}
+
+// Let every lane of a warp run as far as it can.
+static void run_warp(int first) {
+    int end = first + 32 < n_threads ? first + 32 : n_threads;
+    for (;;) {
+        u32 live = 0, waiting = 0;
+        for (int t = first; t < end; t++) {
+            if (fibers[t].state == READY) run(t);
+            if (fibers[t].state != RETURNED) live |= 1u << (t - first);
+            if (fibers[t].state == AT_COLLECTIVE) waiting |= 1u << (t - first);
+        }
+        if (!waiting) return;
+        bool progress = false;
+        int waiter = -1, missing = -1;
+        for (u32 left = waiting; left;) {
+            int lane = __builtin_ctz(left);
+            const Fiber& one = fibers[first + lane];
+            u32 needed = one.mask & live, together = 0;
+            for (int t = first; t < end; t++) {
+                const Fiber& other = fibers[t];
+                bool same_place = other.line == one.line || one.how == SYNC;
+                if (other.state == AT_COLLECTIVE && other.how == one.how &&
+                    other.mask == one.mask && same_place)
+                    together |= 1u << (t - first);
+            }
+            left &= ~together;
+            if (together == needed) {
+                if (needed == live) end_of_requests(first / 32);
+                perform(first, together);
+                progress = true;
+            } else if (waiter < 0) {
+                waiter = first + lane;
+                u32 absent = needed & ~together;
+                missing = absent ? first + __builtin_ctz(absent) : -1;
+            }
+        }
+        if (progress) continue;
+        current = waiter;
+        threadIdx = fibers[waiter].index;
+        if (missing < 0) fault("mask line=%d mask=%u", fibers[waiter].line, fibers[waiter].mask);
+        fault("collective line=%d how=%d other=%d otherline=%d otherstate=%d", fibers[waiter].line,
+              fibers[waiter].how, missing, fibers[missing].line, int(fibers[missing].state));
+    }
+}
+
+// True when the block has ended; otherwise all its threads have passed one barrier.
+static bool next_barrier() {
+    for (int first = 0; first < n_threads; first += 32) run_warp(first);
+    int returned = 0, at_barrier = -1, votes = 0;
+    for (int t = 0; t < n_threads; t++) {
+        returned += fibers[t].state == RETURNED;
+        if (fibers[t].state == AT_BARRIER && at_barrier < 0) at_barrier = t;
+    }
+    for (int first = 0; first < n_threads; first += 32) end_of_requests(first / 32);
+    if (returned == n_threads) return true;
+    for (int t = 0; t < n_threads; t++) {
+        bool here = fibers[t].state == AT_BARRIER && fibers[t].line == fibers[at_barrier].line;
+        if (here) {
+            votes += int(fibers[t].value);
+            continue;
+        }
+        current = at_barrier;
+        threadIdx = fibers[at_barrier].index;
+        fault("barrier line=%d other=%d otherline=%d otherstate=%d", fibers[at_barrier].line, t,
+              fibers[t].line, int(fibers[t].state));
+    }
+    barrier_votes = votes;
+    for (int t = 0; t < n_threads; t++) fibers[t].state = READY;
+    barrier_epoch++;
+    return false;
+}
+
+void run_grid(int entry, void** pointers) {
+    entry_number = entry;
+    entry_arguments = pointers;
+    n_threads = blockDim.x * blockDim.y * blockDim.z;
+    u64 bytes = n_threads * STACK_BYTES;
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    stacks_low = reinterpret_cast<u64>(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, -1, 0));
+    stacks_high = stacks_low + bytes;
+    for (int t = 0; t < n_threads; t++)
+        mprotect(reinterpret_cast<void*>(stacks_low + t * STACK_BYTES), PAGE, PROT_NONE);
+    for (unsigned z = 0; z < gridDim.z; z++)
+        for (unsigned y = 0; y < gridDim.y; y++)
+            for (unsigned x = 0; x < gridDim.x; x++) {
+                blockIdx = {x, y, z};
+                block_number = x + gridDim.x * (y + gridDim.y * z);
+                block_first_epoch = ++barrier_epoch;
+                begin_block();
+                for (int t = 0; t < n_threads; t++) make_fiber(t);
+                while (!next_barrier()) {
+                }
+            }
+}

@@ -1,0 +1,119 @@
+"""CUDA C++ on a GPU: compiled by NVRTC through NVIDIA's cuda.core, launched on PyTorch's stream."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from kernels.cuda.errors import CudaError
+from kernels.cuda.signature import Parameter, Signature
+from kernels.launch.errors import Program
+
+_STATIC_SHARED_BYTES = 48 * 1024
+
+
+class _Stream:
+    """PyTorch's current stream, in the form that cuda.core takes from others."""
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle
+
+
+def _core() -> Any:
+    try:
+        import cuda.core as core
+    except ImportError:
+        raise CudaError(
+            "CUDA C++ on a GPU is compiled by cuda.core, which isn't installed: "
+            '`pip install "cuda-core[cu13]"` brings it (cu12 with an older driver); CPU tensors '
+            "run on the emulator without it"
+        ) from None
+    return core
+
+
+def _include_folders() -> list[str]:
+    """Where CUDA's own headers are: the toolkit's folder, or those of NVIDIA's packages."""
+    folders = [Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include"]
+    site = Path(torch.__file__).parents[1] / "nvidia"
+    folders += sorted(site.glob("*/include"))
+    return [str(folder) for folder in folders if (folder / "cuda_fp16.h").exists()]
+
+
+_SCALARS: dict[torch.dtype, Any] = {
+    torch.float32: np.float32,
+    torch.float64: np.float64,
+    torch.float16: np.float16,
+    torch.bool: np.bool_,
+    torch.int8: np.int8,
+    torch.uint8: np.uint8,
+    torch.int16: np.int16,
+    torch.uint16: np.uint16,
+    torch.int32: np.int32,
+    torch.uint32: np.uint32,
+    torch.int64: np.int64,
+    torch.uint64: np.uint64,
+}
+
+
+def _scalar(parameter: Parameter, value: Any) -> Any:
+    """The value as a number of the parameter's own width."""
+    if parameter.dtype is torch.bfloat16:
+        bits = torch.tensor(value, dtype=torch.bfloat16).view(torch.int16)
+        return np.int16(int(bits))
+    assert parameter.dtype is not None
+    return _SCALARS[parameter.dtype](value)
+
+
+@functools.cache
+def _compile(source: str, expression: str, device: int, shared_bytes: int) -> tuple[Any, Any]:
+    """The kernel and its device, compiled once for each source and card."""
+    core = _core()
+    card = core.Device(device)
+    card.set_current()
+    options = core.ProgramOptions(
+        std="c++17", arch=f"sm_{card.arch}", include_path=_include_folders()
+    )
+    try:
+        code = core.Program(source, code_type="c++", options=options).compile(
+            "cubin", name_expressions=(expression,)
+        )
+    except Exception as error:
+        lines = [line for line in str(error).splitlines() if "error" in line]
+        said = lines[0].strip() if lines else str(error)
+        raise CudaError(f"the source doesn't compile: {said}") from None
+    kernel = code.get_kernel(expression)
+    if shared_bytes > _STATIC_SHARED_BYTES:
+        kernel.attributes.max_dynamic_shared_size_bytes(card.device_id, shared_bytes)
+    return kernel, card
+
+
+def launch(
+    source: str,
+    signature: Signature,
+    arguments: Sequence[Any],
+    grid: Program,
+    block: Program,
+    shared_bytes: int,
+    device: torch.device,
+) -> None:
+    """Launch on the current stream of `device`; arguments are checked already."""
+    core = _core()
+    index = device.index if device.index is not None else torch.cuda.current_device()
+    kernel, card = _compile(source, signature.expression, index, shared_bytes)
+    card.set_current()
+    values = [
+        (0 if value is None else value.data_ptr()) if one.pointer else _scalar(one, value)
+        for one, value in zip(signature.parameters, arguments, strict=True)
+    ]
+    stream = card.create_stream(_Stream(torch.cuda.current_stream(device).cuda_stream))
+    config = core.LaunchConfig(grid=grid, block=block, shmem_size=shared_bytes)
+    core.launch(stream, config, kernel, *values)

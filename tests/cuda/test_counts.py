@@ -1,0 +1,168 @@
+"""Counted bytes, sectors and bank conflicts against figures derived by hand."""
+
+import pytest
+import torch
+
+from kernels.cuda import cuda
+
+WALKS = r"""
+__global__ void copy(const float* x, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = x[i];
+}
+__global__ void strided(const float* x, float* y, int stride) {
+    y[threadIdx.x] = x[threadIdx.x * stride];
+}
+__global__ void shifted(const float* x, float* y, int shift) {
+    y[threadIdx.x] = x[threadIdx.x + shift];
+}
+__global__ void four(const float4* x, float4* y) {
+    float4 v = x[threadIdx.x];
+    v.x *= 2;
+    y[threadIdx.x] = v;
+}
+__global__ void broadcast(const float* x, float* y) {
+    y[threadIdx.x] = x[0];
+}
+__global__ void transpose(const float* x, float* y, int n) {
+    int i = threadIdx.y, j = threadIdx.x;
+    y[j * n + i] = x[i * n + j];
+}
+__global__ void looped(const float* x, float* y, int n) {
+    float sum = 0;
+    for (int i = threadIdx.x; i < n; i += blockDim.x) sum += x[i];
+    y[threadIdx.x] = sum;
+}
+__global__ void halves(const __half* x, __half* y) {
+    y[threadIdx.x] = x[threadIdx.x];
+}
+__global__ void bump(int* count) {
+    atomicAdd(count, 1);
+}
+__global__ void banks(float* y, int stride) {
+    __shared__ float tile[32 * 33];
+    tile[threadIdx.x * stride] = 1;
+    y[threadIdx.x] = tile[threadIdx.x * stride];
+}
+"""
+MODULE = cuda(WALKS)
+
+
+def line_of(text):
+    return 1 + [text in line for line in WALKS.splitlines()].index(True)
+
+
+def loads(counts, argument="x"):
+    (one,) = [a for a in counts.lines if a.argument == argument and a.kind == "load"]
+    return one
+
+
+def test_contiguous_copy():
+    x, y = torch.randn(1000), torch.zeros(1000)
+    counts = MODULE.copy[8, 128](x, y, 1000)
+    assert torch.equal(x, y)
+    assert list(counts.totals()) == [("x", 4000, 4000, 0, 0), ("y", 0, 0, 4000, 4000)]
+    # 32 warps have an active lane: 31 whole ones of 4 sectors, and 8 lanes in one sector.
+    assert (loads(counts).requests, loads(counts).sectors) == (32, 125)
+    assert loads(counts).line == line_of("y[i] = x[i]")
+    assert loads(counts).efficiency == 1.0
+    assert counts.bytes_sectors == 2 * 4000
+
+
+@pytest.mark.parametrize(("stride", "sectors"), [(1, 4), (2, 8), (3, 12), (8, 32), (32, 32)])
+def test_strided_load(stride, sectors):
+    x, y = torch.randn(31 * stride + 1), torch.zeros(32)
+    one = loads(MODULE.strided[1, 32](x, y, stride))
+    assert (one.requests, one.sectors, one.bytes_requested) == (1, sectors, 128)
+    assert one.efficiency == 128 / (32 * sectors)
+
+
+@pytest.mark.parametrize(("shift", "sectors"), [(0, 4), (1, 5), (7, 5), (8, 4)])
+def test_misaligned_load(shift, sectors):
+    one = loads(MODULE.shifted[1, 32](torch.randn(64), torch.zeros(32), shift))
+    assert (one.requests, one.sectors) == (1, sectors)
+
+
+def test_a_view_keeps_its_alignment():
+    one = loads(MODULE.shifted[1, 32](torch.randn(64)[1:], torch.zeros(32), 0))
+    assert one.sectors == 5
+
+
+def test_float4_is_one_access_of_16_bytes():
+    x, y = torch.randn(128), torch.zeros(128)
+    counts = MODULE.four[1, 32](x, y)
+    assert {(a.width, a.requests, a.sectors, a.efficiency) for a in counts.lines} == {
+        (16, 1, 16, 1.0)
+    }
+    assert list(counts.totals()) == [("x", 512, 512, 0, 0), ("y", 0, 0, 512, 512)]
+    assert torch.equal(y.view(32, 4)[:, 0], 2 * x.view(32, 4)[:, 0])
+    assert torch.equal(y.view(32, 4)[:, 1:], x.view(32, 4)[:, 1:])
+
+
+def test_broadcast_is_asked_for_by_every_lane():
+    counts = MODULE.broadcast[1, 64](torch.randn(5), torch.zeros(64))
+    assert next(iter(counts.totals())) == ("x", 4, 256, 0, 0)
+    one = loads(counts)
+    assert (one.requests, one.sectors, one.efficiency) == (2, 2, 4 / 32)
+
+
+def test_transposed_store():
+    x, y = torch.randn(32, 32), torch.zeros(32, 32)
+    counts = MODULE.transpose[1, (32, 32)](x, y, 32)
+    assert torch.equal(y, x.T)
+    by_kind = {a.kind: (a.requests, a.sectors) for a in counts.lines}
+    assert by_kind == {"load": (32, 128), "store": (32, 1024)}
+
+
+def test_a_loop_is_one_request_per_turn():
+    # 5 whole turns of 64 threads and 30 threads of a sixth: 4 sectors in each of 11 requests,
+    # the last of which has 30 lanes.
+    one = loads(MODULE.looped[1, 64](torch.randn(350), torch.zeros(64), 350))
+    assert (one.requests, one.sectors, one.bytes_requested) == (11, 44, 1400)
+
+
+def test_halves_are_two_bytes():
+    x, y = torch.randn(64).half(), torch.zeros(64).half()
+    counts = MODULE.halves[1, 64](x, y)
+    assert torch.equal(x, y)
+    assert (loads(counts).width, loads(counts).requests, loads(counts).sectors) == (2, 2, 4)
+
+
+def test_an_atomic_is_one_read_and_one_write():
+    count = torch.zeros(1, dtype=torch.int32)
+    counts = MODULE.bump[4, 64](count)
+    assert int(count) == 256
+    assert list(counts.totals()) == [("count", 4, 1024, 4, 1024)]
+
+
+@pytest.mark.parametrize(
+    ("stride", "conflicts"), [(1, 0), (2, 1), (4, 3), (16, 15), (32, 31), (33, 0), (0, 0)]
+)
+def test_bank_conflicts(stride, conflicts):
+    # With stride 0 all lanes store to one word: two threads, no barrier. So one thread alone.
+    threads = 32 if stride else 1
+    counts = MODULE.banks[1, threads](torch.zeros(32), stride)
+    found = {(one.kind, one.requests, one.conflicts) for one in counts.banks}
+    assert found == {("load", 1, conflicts), ("store", 1, conflicts)}
+
+
+def test_two_views_of_the_same_bytes_count_once():
+    x = torch.randn(128)
+    counts = MODULE.copy[1, 128](x, x, 128)
+    assert list(counts.totals()) == [("x", 512, 512, 512, 0), ("y", 0, 0, 0, 512)]
+
+
+def test_the_trace_holds_every_request():
+    x, y = torch.randn(40), torch.zeros(40)
+    counts = MODULE.copy[2, 32].traced(x, y, 40)
+    seen = [(a.program, a.argument, a.kind, a.offsets.size, a.itemsize) for a in counts.trace]
+    assert sorted(seen) == [
+        (0, "x", "load", 32, 4),
+        (0, "y", "store", 32, 4),
+        (1, "x", "load", 8, 4),
+        (1, "y", "store", 8, 4),
+    ]
+    last = next(a for a in counts.trace if a.program == 1 and a.kind == "load")
+    assert last.offsets.tolist() == list(range(32, 40))
+    assert last.threads.tolist() == list(range(8))
+    assert last.line == line_of("y[i] = x[i]")
