@@ -116,11 +116,12 @@ def _poisoned() -> Iterator[None]:
     """Fill what `torch.empty` gives with NaN, so that an old result in that memory is no answer."""
     before = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    # The public function also imports the compiler, which takes seconds in every check.
+    torch._C._set_deterministic_algorithms(True, warn_only=True)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before, warn_only=warn_only)
+        torch._C._set_deterministic_algorithms(before, warn_only=warn_only)
 
 
 @dataclass(frozen=True)

@@ -87,5 +87,7 @@ def _reads(launches: Launches, tensor: torch.Tensor) -> Array:
 
 
 def _told_reads(reads: Array) -> str:
-    least, most = int(reads.min(initial=0)), int(reads.max(initial=0))
-    return f"every element {least} times" if least == most else f"{least} to {most} times"
+    least, most = (int(reads.min()), int(reads.max())) if reads.size else (0, 0)
+    if least != most:
+        return f"from {least} to {most} times"
+    return "each element once" if most == 1 else f"each element {most} times"

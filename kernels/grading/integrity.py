@@ -23,7 +23,16 @@ import torch
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
-_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
+_FUNCTIONS = (
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.GetSetDescriptorType,
+    staticmethod,
+    classmethod,
+    property,
+)
 # What debuggers, notebooks and loggers replace for good reasons, and no verdict rests on.
 _FREE = frozenset("print input open help exit quit breakpoint __import__ __build_class__".split())
 
@@ -32,12 +41,22 @@ def _code(value: Any) -> Any:
     return getattr(value, "__code__", None)
 
 
+def _now(owner: Any, name: str) -> Any:
+    """An attribute as it is stored, inherited ones too; nothing of the owner's runs."""
+    for holder in owner.__mro__ if isinstance(owner, type) else (owner,):
+        if name in vars(holder):
+            return vars(holder)[name]
+    return None
+
+
 def _members(owner: Any) -> Iterator[tuple[str, Any]]:
-    for name, value in list(vars(owner).items()):
-        inner = getattr(value, "fget", None) or getattr(value, "__func__", None)
+    names = dir(owner) if isinstance(owner, type) else list(vars(owner))
+    kinds = (*_FUNCTIONS, type) if owner is builtins else _FUNCTIONS
+    for name in names:
+        value = _now(owner, name)
         if isinstance(value, types.FunctionType) and owner is torch:
             continue
-        if isinstance(value, _FUNCTIONS) or inner is not None:
+        if isinstance(value, kinds):
             yield name, value
 
 
@@ -52,7 +71,7 @@ def _owners() -> Iterator[tuple[str, Any]]:
         yield module.__name__, module
     # PyTorch wraps some of its own Python functions at work; those in C stay as they are.
     yield "torch", torch
-    for owner in (torch.Tensor, torch._C.TensorBase, random.Random, JITFunction, Autotuner):
+    for owner in (torch.Tensor, random.Random, JITFunction, Autotuner):
         yield owner.__name__, owner
 
 
@@ -70,7 +89,7 @@ class Snapshot:
     def changed(self) -> str | None:
         """The full name of the first function that is another now, or None."""
         for where, owner, name, value, code in self._seen:
-            now = vars(owner).get(name)
+            now = _now(owner, name)
             if now is not value or _code(now) is not code:
                 return f"{where}.{name}"
         return None
