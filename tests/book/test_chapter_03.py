@@ -3,6 +3,7 @@
 import asyncio
 import importlib.util
 import re
+import shutil
 import sys
 
 import pytest
@@ -11,6 +12,7 @@ import triton
 
 import kernels
 from book.tools import build
+from kernels.cuda import cuda
 from kernels.lab import traffic
 from tests.book.test_chapter_02 import cells
 from tests.book.test_notebooks import ROOT
@@ -33,6 +35,15 @@ def page(tmp_path_factory):
     spec.loader.exec_module(module)
     yield module
     del sys.modules[path.stem]
+
+
+@pytest.fixture(scope="module")
+def cuda_page():
+    """The page's CUDA C++ kernels, all in one module."""
+    if shutil.which("g++") is None:
+        pytest.skip("CUDA C++ on a CPU is compiled by g++, which isn't installed")
+    shown = [re.search(r'_source = """\\\n(.*?)"""', s, re.S) for s in cells("code", CHAPTER)]
+    return cuda("".join(found[1] for found in shown if found))
 
 
 def counts(launch):
@@ -80,6 +91,30 @@ def test_transpose_is_right_and_moves_what_the_page_predicts(page, rows, cols):
     assert torch.equal(turned, x.T)
 
 
+@pytest.mark.parametrize(("rows", "cols"), RAGGED)
+def test_the_cuda_kernels_are_right_and_move_the_same_bytes(cuda_page, rows, cols):
+    n, (x, y) = rows * cols, torch.randn(2, rows, cols)
+    copied, added, sums = torch.zeros_like(x), torch.zeros_like(x), torch.zeros(rows)
+    turned, blocks = torch.zeros(cols, rows), triton.cdiv(n, 64)
+    assert cuda_page.copy[blocks, 64](x, copied, n).bytes_unique == 8 * n
+    assert cuda_page.add[blocks, 64](x, y, added, n).bytes_unique == 12 * n
+    assert cuda_page.row_sum[rows, 64](x, sums, cols).bytes_unique == 4 * n + 4 * rows
+    tiles = (triton.cdiv(cols, 32), triton.cdiv(rows, 8))
+    assert cuda_page.transpose[tiles, (32, 8)](x, turned, rows, cols).bytes_unique == 8 * n
+    assert torch.equal(copied, x)
+    assert torch.equal(added, x + y)
+    assert torch.equal(turned, x.T)
+    # A thread adds at most two numbers of these rows, then 64 threads halve six times.
+    allowed = torch.finfo(torch.float32).eps * 8 * x.double().abs().sum(1)
+    assert ((sums - x.double().sum(1)).abs() <= allowed).all()
+
+
+def test_a_warp_of_the_naive_transpose_loads_4_sectors_and_stores_32(cuda_page):
+    x, turned = torch.randn(32, 32), torch.zeros(32, 32)
+    counted = cuda_page.transpose[(1, 4), (32, 8)](x, turned, 32, 32)
+    assert {line.kind: line.sectors for line in counted.lines} == {"load": 32 * 4, "store": 32 * 32}
+
+
 def test_the_missing_mask_is_told_by_argument_program_and_index(page):
     x, y, out = torch.randn(1000), torch.randn(1000), torch.zeros(1000)
     with pytest.raises(kernels.KernelError) as caught:
@@ -102,7 +137,7 @@ def test_row_sum_of_a_view_goes_wrong_in_silence_as_the_page_says(page):
     torch.testing.assert_close(sums, packed.sum(1))
 
 
-def test_the_notebook_runs_and_tells_what_is_missing():
+def test_the_notebook_runs_and_tells_what_is_missing(cuda_page):
     notebook, failure = asyncio.run(build._execute(ROOT / "book" / CHAPTER, ROOT))
     assert failure is None, failure
     printed = "".join(
