@@ -1,0 +1,70 @@
+"""Checks of what a GPU would make of the reader's launches; compiling needs none.
+
+A kernel that is right in the interpreter may still not compile, spill its registers, ask for more
+shared memory than a block has, or be one program on a card of many SMs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from kernels.grading.checks import Case, Run, call
+from kernels.grading.question import Attempt, Wrong
+from kernels.lab.cards import LIMITS
+from kernels.launch import assume_capability, recording
+from kernels.launch.compile import compile_launch
+
+
+def _last_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}".rstrip(".")
+
+
+def compiles(attempt: Attempt, case: Case) -> None:
+    """`Wrong` unless the launches of a case compile for sm_75 and sm_80, and fit there."""
+    given = {name: tensor.clone() for name, tensor in case.tensors.items()}
+    for capability in (75, 80):
+        with assume_capability(capability), recording() as launches:
+            call(attempt, *given.values(), *case.options)
+        for launch in launches:
+            where = f"{launch.name} on {case}, compiled for sm_{capability},"
+            try:
+                built = compile_launch(launch, capability)
+            except Exception as error:
+                raise Wrong(
+                    f"{where} does not compile: {_last_line(error)}.",
+                    "It is right when it is interpreted: the interpreter takes all of Python, a "
+                    "GPU only what Triton can compile.",
+                ) from None
+            limit = LIMITS[capability].shared_bytes_per_block
+            if built.shared_bytes > limit:
+                raise Wrong(
+                    f"{where} takes {built.shared_bytes:,} bytes of shared memory; a block there "
+                    f"has {limit:,} at most.",
+                    "Such a launch fails on that card. Take a smaller block.",
+                )
+            if built.stack_bytes:
+                raise Wrong(
+                    f"{where} spills: a thread keeps {built.stack_bytes} bytes in memory that its "
+                    f"{built.registers} registers don't hold.",
+                    "Spilled values travel to memory and back, and no byte count shows it. Take a "
+                    "smaller block, or more warps (num_warps=8).",
+                )
+    attempt.held.append("compiles for sm_75 and sm_80: no spills, shared memory fits")
+
+
+def enough_programs(
+    attempt: Attempt, runs: Sequence[Run], least: Callable[[Case], int], what: str
+) -> None:
+    """`Wrong` if a launch has fewer programs than `least(case)`, told as `what`."""
+    for r in runs:
+        for launch in r.launches:
+            programs = launch.grid[0] * launch.grid[1] * launch.grid[2]
+            if programs < least(r.case):
+                raise Wrong(
+                    f"{launch.name} runs {programs} programs on {r.case}; the question takes "
+                    f"{least(r.case)} at least: {what}.",
+                    "A GPU has dozens of SMs, and a program runs on one: with few programs most "
+                    "of them idle.",
+                )
+    attempt.held.append(f"programs enough to fill a GPU: {what}")
