@@ -60,7 +60,8 @@ class Variant:
     `unavailable(device)` is None where the variant runs, else one sentence that says why not.
     `counted` tells how its bytes are counted with no GPU: "triton" (its launches are Triton
     kernels), "aten" (PyTorch operators, each a launch or a view), or "" (opaque: compiled graphs
-    and vendor libraries, whose bytes only a profiler sees).
+    and vendor libraries, whose bytes only a profiler sees). `cells` are the shapes and dtypes that
+    a suite measures it in, for one that is too slow to set up everywhere; None is all of them.
     """
 
     name: str
@@ -68,6 +69,11 @@ class Variant:
     passes: tuple[str, ...] = ("fwd",)
     counted: str = ""
     unavailable: Callable[[torch.device], str | None] = _available
+    cells: tuple[tuple[Shape, torch.dtype], ...] | None = None
+
+    def belongs(self, shape: Shape, dtype: torch.dtype) -> bool:
+        """Whether a suite measures the variant at this shape and dtype unasked."""
+        return self.cells is None or (shape, dtype) in self.cells
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Any
 
 from kernels.lab.timing import quantile
 
-BASELINES = ("copy", "eager", "torch", "compile", "liger")
+BASELINES = ("copy", "eager", "torch", "compile", "compile_max_autotune", "liger", "helion")
 CONFIDENCE = 0.95
 SUPPORTED, NOT_SUPPORTED, RERUN = "supported", "not supported", "rerun: noise"
 

@@ -14,7 +14,7 @@ from kernels.lab.data import DATA_DIR, Recording, Row, recordings
 from kernels.lab.selection import RefusalError
 
 CLAIMED = "fused"
-OVER = ("eager", "torch", "compile", "liger")
+OVER = ("eager", "torch", "compile", "compile_max_autotune", "liger", "helion")
 
 
 def _cells(recording: Recording) -> dict[str, dict[str, Any]]:

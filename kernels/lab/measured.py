@@ -115,7 +115,8 @@ def _live(op_name: str, shape: Shape, dtype: torch.dtype, seconds: float) -> lis
     if measure.unsupported(dtype) is not None:
         return []
     op = get(op_name)
-    cell = Cell(op, shape, dtype, "fwd", tuple(op.variants.values()))
+    chosen = tuple(v for v in op.variants.values() if v.belongs(shape, dtype))
+    cell = Cell(op, shape, dtype, "fwd", chosen)
     with torch.no_grad():
         bench = measure.Bench(seconds)
         bench.rows = bench.measure(cell)

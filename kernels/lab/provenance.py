@@ -16,7 +16,7 @@ import numpy
 import torch
 
 ROOT = Path(__file__).resolve().parents[2]
-PEERS = ("liger-kernel",)  # optional packages whose kernels are timed beside ours
+PEERS = ("liger-kernel", "helion")  # optional packages whose kernels are timed beside ours
 COMMIT_VARIABLE = "KERNELS_COMMIT"  # `<sha>` or `<sha>-dirty`, for a copy of the tree without git
 
 

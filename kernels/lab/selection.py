@@ -104,7 +104,8 @@ def select(
     """Return the cells of a suite in the order of its operations, shapes and dtypes.
 
     `variants` is `all` or names joined by commas; `shapes` and `dtypes` are as a command line
-    gives them, all of the operation's if empty. RefusalError names what is not understood.
+    gives them, all of the operation's if empty. With `all`, a variant that names the cells it
+    belongs to stands in no other. RefusalError names what is not understood.
     """
     ops = suite_ops(suite)
     known = list(dict.fromkeys([COPY, *(name for op in ops for name in op.variants)]))
@@ -124,7 +125,11 @@ def select(
             for dtype in [d for d in op.dtypes if not dtypes or d in chosen_dtypes]:
                 named = tuple(v for name, v in op.variants.items() if name in wanted)
                 # Forward only until an operation has another pass to call.
-                took = tuple(v for v in named if "fwd" in v.passes)
+                took = tuple(
+                    v
+                    for v in named
+                    if "fwd" in v.passes and (variants != "all" or v.belongs(shape, dtype))
+                )
                 cell = Cell(op, shape, dtype, "fwd", took)
                 if took or (cell.has_copy and COPY in wanted):
                     cells.append(cell)

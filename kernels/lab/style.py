@@ -43,6 +43,7 @@ _LOOKS: dict[str, tuple[str, str]] = {
     "eager": (VERMILLION, "X"),
     "torch": (ORANGE, "s"),
     "compile": (PURPLE, "D"),
+    "compile_max_autotune": (PURPLE, "d"),
     "unfused_cuda": (SKY, "^"),
     "fused_cuda": (BLUE, "v"),
     "fused_simple": (YELLOW, "p"),

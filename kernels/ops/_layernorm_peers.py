@@ -1,10 +1,11 @@
-"""LayerNorm by others: PyTorch's operator, what torch.compile makes of it, and Liger's kernel."""
+"""LayerNorm by others: PyTorch's operator, torch.compile's, Liger's kernel, and one in Helion."""
 
 from __future__ import annotations
 
 import functools
 import importlib.util
 import types
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -13,6 +14,13 @@ import torch.nn.functional as F
 from kernels.registry import Shape
 
 Tensor = torch.Tensor
+
+# Each compilation times its candidates first, so this variant is measured in two cells only: one
+# that a GPU's L2 nearly holds, and one far larger, which chapter 02 is told with.
+MAX_AUTOTUNE_CELLS = (
+    ((4096, 4096), torch.bfloat16),
+    ((16384, 8192), torch.bfloat16),
+)
 
 
 def torch_layer_norm(
@@ -23,12 +31,12 @@ def torch_layer_norm(
 
 
 @functools.cache
-def _compiled(_shape: Shape, _dtype: torch.dtype) -> Any:
+def _compiled(_shape: Shape, _dtype: torch.dtype, mode: str | None = None) -> Any:
     # A code object of its own for each shape: one shared by all would pass Dynamo's limit of
     # recompilations, and from there on run eagerly without a word.
     own = types.FunctionType(torch_layer_norm.__code__.replace(), globals(), "layer_norm_compiled")
     own.__defaults__ = torch_layer_norm.__defaults__
-    return torch.compile(own, dynamic=False)
+    return torch.compile(own, dynamic=False, mode=mode)
 
 
 def compiled(
@@ -36,6 +44,17 @@ def compiled(
 ) -> Tensor:
     """PyTorch's operator through torch.compile, compiled anew for every shape and dtype."""
     result: Tensor = _compiled(tuple(x.shape), x.dtype)(x, weight, bias, eps)
+    return result
+
+
+def max_autotuned(
+    x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
+    """PyTorch's operator through torch.compile, which times more candidates for its kernel."""
+    # Without its own CUDA graphs: the bench captures every variant into a graph itself, and a
+    # capture inside a capture fails. The kernels are those of mode="max-autotune".
+    mode = "max-autotune-no-cudagraphs"
+    result: Tensor = _compiled(tuple(x.shape), x.dtype, mode)(x, weight, bias, eps)
     return result
 
 
@@ -47,6 +66,30 @@ def liger(
 
     result: Tensor = LigerLayerNormFunction.apply(x, weight, bias, eps)
     return result
+
+
+def helion(
+    x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
+    """The book's LayerNorm in Helion (`pip install helion`); it takes weight and bias, both."""
+    if weight is None or bias is None:
+        raise ValueError("LayerNorm in Helion takes weight and bias; at least one is missing")
+    from kernels.ops._layernorm_helion import layer_norm
+
+    return layer_norm(x, weight, bias, eps)
+
+
+def needs_helion(device: torch.device) -> str | None:
+    """Why Helion can't run here, in one sentence; None if it can."""
+    if importlib.util.find_spec("helion") is None:
+        return "helion is not installed"
+    if device.type != "cuda":
+        return "Helion's kernels run on a GPU only"
+    try:
+        import_module("kernels.ops._layernorm_helion")
+    except ImportError as error:  # a release of it can ask for a newer PyTorch than there is
+        return f"this release of helion does not work with PyTorch {torch.__version__}: {error}"
+    return None
 
 
 def needs_liger(device: torch.device) -> str | None:

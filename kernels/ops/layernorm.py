@@ -22,7 +22,17 @@ import triton
 import triton.language as tl
 
 from kernels.launch import capability
-from kernels.ops._layernorm_peers import compiled, liger, needs_gpu, needs_liger, torch_layer_norm
+from kernels.ops._layernorm_peers import (
+    MAX_AUTOTUNE_CELLS,
+    compiled,
+    helion,
+    liger,
+    max_autotuned,
+    needs_gpu,
+    needs_helion,
+    needs_liger,
+    torch_layer_norm,
+)
 from kernels.ops._layout import check_tensor, collapse_rows, device_guard, refuse_gradients
 from kernels.registry import DTYPES, Cost, Op, Shape, Tolerance, Variant, register
 
@@ -344,8 +354,15 @@ OP = register(
             "eager": Variant("eager", eager, counted="aten"),
             "torch": Variant("torch", torch_layer_norm, counted="aten"),
             "compile": Variant("compile", compiled, unavailable=needs_gpu),
+            "compile_max_autotune": Variant(
+                "compile_max_autotune",
+                max_autotuned,
+                unavailable=needs_gpu,
+                cells=MAX_AUTOTUNE_CELLS,
+            ),
             "fused": Variant("fused", layer_norm, counted="triton"),
             "liger": Variant("liger", liger, unavailable=needs_liger),
+            "helion": Variant("helion", helion, unavailable=needs_helion),
         },
         cost=cost,
         tolerance=tolerance,

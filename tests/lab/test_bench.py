@@ -88,6 +88,21 @@ def test_a_selection():
     assert [v.name for v in layer_norms[0].variants] == ["torch", "fused"]
 
 
+def test_a_variant_stands_in_the_cells_it_names_and_in_any_that_is_asked_for():
+    slow = "compile_max_autotune"
+    op = registry.get("layernorm")
+
+    def places(variants, shapes=()):
+        cells = selection.select("norms", variants, shapes)
+        return {(c.shape, c.dtype) for c in cells if slow in [v.name for v in c.variants]}
+
+    assert places("all") == set(op.variants[slow].cells)
+    assert 0 < len(places("all")) < len(op.shapes) * len(op.dtypes)
+    assert places("all", ["512x1024"]) == set()
+    assert places(slow) == {(shape, dtype) for shape in op.shapes for dtype in op.dtypes}
+    assert places(f"fused,{slow}", ["3x5"]) == {((3, 5), dtype) for dtype in op.dtypes}
+
+
 def test_the_faster_copy_is_the_baseline():
     run = SimpleNamespace(copies={})
     cell = selection.select("norms", shapes=["4x4"], dtypes=["fp32"])[0]

@@ -1,6 +1,7 @@
 """LayerNorm against float64, on every dtype, width and layout, and what it refuses."""
 
 import re
+import sys
 
 import pytest
 import torch
@@ -234,12 +235,47 @@ def test_a_ragged_row_is_loaded_16_bytes_at_a_time():
 
 
 def test_eager_and_fused_agree_through_their_ledgers_names():
-    assert list(OP.variants) == ["eager", "torch", "compile", "fused", "liger"]
+    assert list(OP.variants) == [
+        *("eager", "torch", "compile", "compile_max_autotune"),
+        *("fused", "liger", "helion"),
+    ]
     assert OP.variant("eager").fn is eager
 
 
 def test_peers_that_are_absent_or_need_a_gpu_say_so():
     cpu = torch.device("cpu")
     assert "GPU" in OP.variant("compile").unavailable(cpu)
+    assert "GPU" in OP.variant("compile_max_autotune").unavailable(cpu)
     assert "iger" in OP.variant("liger").unavailable(cpu)
+    assert "elion" in OP.variant("helion").unavailable(cpu)
     assert OP.variant("fused").unavailable(cpu) is None
+
+
+def test_a_helion_that_cannot_be_imported_is_absent_and_says_why(tmp_path, monkeypatch):
+    gpu = torch.device("cuda")
+    monkeypatch.delitem(sys.modules, "kernels.ops._layernorm_helion", raising=False)
+    monkeypatch.delitem(sys.modules, "helion", raising=False)
+    (tmp_path / "helion.py").write_text("raise ImportError('no such name in torch')")
+    monkeypatch.syspath_prepend(tmp_path)
+    told = OP.variant("helion").unavailable(gpu)
+    assert "no such name in torch" in told
+    assert torch.__version__ in told
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert OP.variant("helion").unavailable(gpu) == "helion is not installed"
+    assert OP.variant("liger").unavailable(gpu) == "liger-kernel is not installed"
+
+
+def test_helion_without_weight_or_bias_is_one_sentence():
+    with pytest.raises(ValueError, match="takes weight and bias"):
+        OP.variant("helion").fn(torch.zeros(2, 8))
+
+
+def test_the_slow_compilation_belongs_to_named_cells_of_the_suite():
+    variant = OP.variant("compile_max_autotune")
+    assert variant.cells
+    for shape, dtype in variant.cells:
+        assert shape in OP.shapes
+        assert dtype in OP.dtypes
+        assert variant.belongs(shape, dtype)
+    assert not variant.belongs((512, 1024), torch.float32)
+    assert OP.variant("fused").belongs((3, 5), torch.float32)
