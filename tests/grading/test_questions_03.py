@@ -1,0 +1,225 @@
+"""Each known-wrong submission fails with the diagnosis meant for it; right ones pass."""
+
+import os
+import statistics
+
+import pytest
+import torch
+
+from kernels.grading import Result, check
+from kernels.grading.questions.ch03_launches import counted_launch
+from tests.grading import submissions as s02
+from tests.grading import submissions_03 as s
+
+RIGHT = {
+    "03.1": (s.launch_rounded_up, s.launch_by_remainder, s.launch_by_cdiv),
+    "03.2": (s.cause_by_bytes, s.cause_by_ratios, s.cause_by_reads),
+    "03.3": (s.copy_with("", block=64, warps=1), s.strided_copy, s.whole_copy),
+    "03.4": (s.add_with(""), s.strided_add, s.whole_add),
+    "03.5": (s.sum_with(""), s.looped_sum, s.tiled_sum),
+    "03.6": (s.transpose_with(""), s.transpose_with("", (16, 64)), s.turned),
+    "03.7": (s.normalize_with(""), s.masked_square, s.two_rows),
+    "03.8": (s02.with_fault(""), s02.masked_square, s02.two_rows),
+}
+
+
+def fails(result: Result, *, message: str = "", means: str = "") -> None:
+    assert result.points == 0, result
+    assert message in result.message, result
+    assert means in result.means, result
+
+
+@pytest.mark.parametrize("seed", [None, 0, 1, 2])
+@pytest.mark.parametrize("question", RIGHT)
+def test_right_answers_pass_whatever_the_seed(question, seed):
+    for answer in RIGHT[question]:
+        result = check(question, answer, seed=seed)
+        assert result.passed, result
+
+
+def launch(programs=None, lanes=None, masked=None):
+    """The right numbers of a launch, each replaced by a wrong formula where one is given."""
+
+    def launch_numbers(n, block):
+        told = counted_launch(n, block)
+        wrong = (programs, lanes, masked)
+        return tuple(f(n, block) if f else t for f, t in zip(wrong, told, strict=True))
+
+    return launch_numbers
+
+
+@pytest.mark.parametrize(
+    ("answer", "means"),
+    [
+        (launch(programs=lambda n, b: n // b), "rounded down"),
+        (launch(programs=lambda n, b: n // b + 1), "One program too many"),
+        (launch(programs=lambda n, b: n), "counts elements"),
+        (launch(programs=lambda n, b: n / b), "float"),
+        (launch(lanes=lambda n, b: -(-n // b) * b), "Only one access"),
+        (launch(lanes=lambda n, b: 2 * -(-n // b) * b), "the store is not"),
+        (launch(lanes=lambda n, b: 3 * n), "masked lanes are lanes too"),
+        (launch(lanes=lambda n, b: 3 * b), "one program"),
+        (launch(masked=lambda n, b: -n % b), "Only one access"),
+        (launch(masked=lambda n, b: 2 * (-n % b)), "the store is not"),
+        (launch(masked=lambda n, b: 3 * n), "switched on"),
+        (launch(masked=lambda n, b: 3 * (n % b)), "the others are the masked ones"),
+        (launch(masked=lambda n, b: 3 * (b - n % b)), "no lane is masked"),
+    ],
+)
+def test_launch_wrong(answer, means):
+    fails(check("03.1", answer), means=means)
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda n, b: n, "returned a int; it takes the tuple"),
+        (lambda n, b: (10**30, 2, 3), "a number beyond 2**63 as programs"),
+        (lambda n, b: ("1", 2, 3), "a str as programs"),
+    ],
+)
+def test_launch_of_another_kind(answer, message):
+    fails(check("03.1", answer), message=message)
+
+
+@pytest.mark.parametrize(
+    ("answer", "message", "means"),
+    [
+        (s.cause_by_programs, "whose cause is 'lanes idle'", "lanes and masked_lanes"),
+        (s.cause_by_lanes_first, "whose cause is 'loads twice'", "times_read"),
+        (s.cause_by_distinct_bytes, "whose cause is 'loads twice'", "times_read"),
+        (lambda right, other: "nothing", "whose cause is 'grid too small'", "last program"),
+        (lambda right, other: "grid too small", "whose cause is 'nothing'", "is no fault"),
+        (lambda right, other: "slow", "returned 'slow'; a cause is one of", ""),
+        (lambda right, other: 3, "returned a int; a cause is one of", ""),
+    ],
+)
+def test_cause_wrong(answer, message, means):
+    fails(check("03.2", answer), message=message, means=means)
+
+
+@pytest.mark.parametrize(
+    ("answer", "message", "means"),
+    [
+        (s.copy_with("", s.rounded_down), "is nan", "triton.cdiv(n, BLOCK), which rounds up"),
+        (s.copy_with("strict"), "is nan", "its mask is too strict"),
+        (s.copy_with("", s.one_program), "is nan", "Only the first 256 elements"),
+        (s.copy_with("beyond"), "index", "compare each lane's own offset"),
+        (s.copy_with("lanes"), "index", "compare each lane's own offset"),
+        (s.copy_with("unmasked"), "index", "compare each lane's own offset"),
+        (s.copy_with("one block"), "argument 'out_ptr'", "Two programs meet"),
+        (s.copy_with("half"), "should be", "through 16 bits"),
+        (s.copy_with("reverse"), "should be", "opposite order"),
+        (s.copy_with("twice"), "x is read 2.0 times", "Each load asks memory again"),
+        (lambda x: x, "launched no Triton kernel", ""),
+        (lambda x: x.clone(), "PyTorch's clone", "a kernel of yours"),
+    ],
+)
+def test_copy_wrong(answer, message, means):
+    fails(check("03.3", answer), message=message, means=means)
+
+
+@pytest.mark.parametrize(
+    ("answer", "message", "means"),
+    [
+        (s.add_with("lanes", s.rounded_down), "is nan", "triton.cdiv(n, BLOCK)"),
+        (s.add_with("lanes"), "index", "compare each lane's own offset"),
+        (s.add_with("", s.rounded_down), "is nan", "the last program is missing"),
+        (s.add_with("", s.one_program), "is nan", "Only the first 256 elements"),
+        (s.add_with("x again"), "should be", "x is added to itself"),
+        (s.add_with("minus"), "should be", "taken away"),
+        (s.add_with("times"), "should be", "multiplied"),
+        (lambda x, y: s.copy_with("")(x), "should be", "y is not added"),
+        (lambda x, y: x + y, "PyTorch's add", "a kernel of yours"),
+    ],
+)
+def test_add_wrong(answer, message, means):
+    fails(check("03.4", answer), message=message, means=means)
+
+
+@pytest.mark.parametrize(
+    ("answer", "message", "means"),
+    [
+        (s.sum_with("half"), "in fp16", "convert with .to(tl.float32) before the sum"),
+        (s.sum_with("", block=1024), "(2, 4096)", "Only the first 1024 columns"),
+        (lambda x: s.looped_sum(x, replace=True), "(1, 1000)", "replaces what it should add to"),
+        (s.sum_with("mean"), "should be", "That is the mean"),
+        (s.sum_with("max"), "should be", "the largest element"),
+        (s.sum_with("ones"), "(3, 17)", "Masked lanes enter the sum"),
+        (s.sum_with("stride"), "should be", "Row r begins at r · n_cols"),
+        (s.sum_with("first row"), "should be", "sums the first row"),
+        (s.sum_with("unmasked"), "index", "Columns beyond the row need a mask"),
+        (s.sum_with("", fewer_rows=1), "is nan", "The last rows were never stored"),
+        (s.sum_with("twice"), "x is read 2.0 times", "Each load asks memory again"),
+        (s.sum_with("", dtype=torch.float16), "torch.float16, not torch.float32", ""),
+        (lambda x: x.float().sum(-1), "PyTorch's sum", "a kernel of yours"),
+        (lambda x: s.sum_with("")(x)[:, None], "the shape (4, 1), not (4,)", ""),
+    ],
+)
+def test_row_sum_wrong(answer, message, means):
+    fails(check("03.5", answer), message=message, means=means)
+
+
+@pytest.mark.parametrize(
+    ("answer", "message", "means"),
+    [
+        (s.transpose_with("row mask alone"), "", "A tile has two edges"),
+        (s.transpose_with("column mask alone"), "", "A tile has two edges"),
+        (s.transpose_with("straight"), "should be", "copied in its own order"),
+        (s.transpose_with("stride"), "index", "a row of the output n_rows"),
+        (s.few_tiles_of_columns, "is nan", "too few tiles along the columns"),
+        (s.transpose_with("", grid=s.one_program), "is nan", "one tile along the"),
+        (s.transpose_with("twice"), "x is read 2.0 times", "Each load asks memory again"),
+        (lambda x: s.copy_with("")(x).t(), "the strides", "nothing was transposed"),
+        (s.transpose_with("", (1, 0)), "for every row, column or element", "whole sectors"),
+        (s.transpose_with("", (0, 0)), "one program, whatever the shape", "share the work"),
+        (lambda x: x.t().contiguous(), "PyTorch's clone", "a kernel of yours"),
+        (lambda x: x, "should be", "copied in its own order"),
+    ],
+)
+def test_transpose_wrong(answer, message, means):
+    fails(check("03.6", answer), message=message, means=means)
+
+
+@pytest.mark.parametrize(
+    ("answer", "message", "means"),
+    [
+        (s.three_passes, "x is read 3.0 times", "fuse the passes"),
+        (s.normalize_with("twice"), "x is read 2.0 times", "still loads x again"),
+        (s.normalize_with("one pass"), "mean near 3000", "E[x²] - E[x]²"),
+        (s.normalize_with("lanes"), "(3, 17)", "Masked lanes enter the variance"),
+        (s.normalize_with("block"), "(3, 17)", "divided by BLOCK"),
+        (s.normalize_with("unbiased"), "should be", "divided by N - 1"),
+        (s.normalize_with("mean"), "should be", "mean is not subtracted"),
+        (s.normalize_with("eps"), "(3, 1)", "eps is not added"),
+        (s.normalize_with("square root"), "should be", "not by its square root"),
+        (lambda x, eps: x / 2, "should be", ""),
+    ],
+)
+def test_normalize_wrong(answer, message, means):
+    fails(check("03.7", answer), message=message, means=means)
+
+
+@pytest.mark.parametrize(
+    ("answer", "message", "means"),
+    [
+        (s02.with_fault("given"), "(3, 17) in fp32", "Masked lanes enter the variance"),
+        (s02.with_fault("one pass"), "mean near 1000", "E[x²] - E[x]²"),
+        (s02.with_fault("twice"), "x is read 2.0 times", "Each load asks memory again"),
+        (s02.two_launches, "2 launches (row_kernel, copy_kernel)", ""),
+    ],
+)
+def test_layer_norm_wrong(answer, message, means):
+    fails(check("03.8", answer), message=message, means=means)
+
+
+@pytest.mark.parametrize("question", RIGHT)
+def test_a_check_takes_less_than_five_seconds(question):
+    def seconds() -> float:
+        before = os.times()
+        check(question, RIGHT[question][0])
+        after = os.times()
+        # A check runs in a process of its own; other work on the machine doesn't count.
+        return sum(after[:4]) - sum(before[:4])
+
+    assert statistics.median(seconds() for _ in range(3)) < 5
