@@ -26,9 +26,8 @@ from kernels.cuda.signature import (
 )
 from kernels.launch.errors import Program
 
-_MAX_THREADS = 1024
+_MAX_THREADS, _MAX_THREADS_Z = 1024, 64
 _MAX_GRID = (2**31 - 1, 65535, 65535)
-_MAX_BLOCK = (1024, 1024, 64)
 _MAX_SHARED = 227 * 1024
 _FORMATS = {
     torch.float32: "<f",
@@ -106,10 +105,13 @@ class Kernel:
                 f"kernel[grid, block, shared_bytes](...), not with {configuration!r}"
             )
         grid = _size(name, "grid", configuration[0], _MAX_GRID)
-        block = _size(name, "block", configuration[1], _MAX_BLOCK)
+        block = _size(name, "block", configuration[1], _MAX_GRID)
         threads = block[0] * block[1] * block[2]
-        if threads > _MAX_THREADS:
-            raise CudaError(f"kernel {name!r}: a block has at most 1024 threads, not {threads}")
+        if threads > _MAX_THREADS or block[2] > _MAX_THREADS_Z:
+            raise CudaError(
+                f"kernel {name!r}: a block has at most 1024 threads, 64 of them along z, "
+                f"not {block}"
+            )
         shared = configuration[2] if len(configuration) == 3 else 0
         if not isinstance(shared, int) or not 0 <= shared <= _MAX_SHARED:
             raise CudaError(

@@ -26,7 +26,8 @@ _COMPILE_SECONDS = 60
 _FLAGS = (
     "-std=gnu++17 -O1 -g1 -w -fsanitize=thread --param tsan-instrument-func-entry-exit=0 "
     "-fno-tree-sra -fno-ipa-sra -fno-tree-loop-im -fno-thread-jumps -fno-strict-aliasing "
-    "-fno-pie -fno-stack-protector -fmax-errors=1 -fdiagnostics-color=never"
+    "-fno-pie -fno-stack-protector -fstack-clash-protection -fno-delete-null-pointer-checks "
+    "-fmax-errors=1 -fdiagnostics-color=never"
 ).split()
 _RUNTIME_FLAGS = "-std=gnu++17 -O2 -fno-pie -fno-stack-protector".split()
 _SHARED = re.compile(

@@ -151,11 +151,12 @@ static void note_request(u32 number, u64 address) {
 
 // ---------------------------------------------------------------- one access
 
-static void refuse_race(const char* where, int argument, i64 offset, int kind, Conflict met) {
-    fault("race where=%s argument=%d offset=%lld kind=%d did=%s otherblock=%u otherthread=%u "
-          "otheraddress=%llu",
-          where, argument, (long long)offset, kind, met.what, met.block, met.thread,
-          (unsigned long long)site_address(met.site));
+static void suspect_race(const char* where, int argument, i64 offset, int kind, Conflict met) {
+    suspect(RACE,
+            "race where=%s argument=%d offset=%lld kind=%d did=%s otherblock=%u otherthread=%u "
+            "otheraddress=%llu",
+            where, argument, (long long)offset, kind, met.what, met.block, met.thread,
+            (unsigned long long)site_address(met.site));
 }
 
 static void touch_argument(int index, u64 address, u64 size, int kind, u32 site) {
@@ -178,7 +179,7 @@ static void touch_argument(int index, u64 address, u64 size, int kind, u32 site)
         if (met.block != block_number && block_did_atomic)
             races_unjudged = true;
         else
-            refuse_race("global", index, offset, kind, met);
+            suspect_race("global", index, offset, kind, met);
     }
 }
 
@@ -196,8 +197,8 @@ static void touch_shared(u64 address, u64 size, int kind, u32 site) {
     u8* written = shared_written + (address - shared_base);
     for (u64 byte = 0; byte < size; byte++) {
         if (kind != STORE && !written[byte])
-            fault("uninitialised name=%s offset=%lld item=%llu kind=%d", name, (long long)offset,
-                  (unsigned long long)variable->item, kind);
+            suspect(UNWRITTEN, "uninitialised name=%s offset=%lld item=%llu kind=%d", name,
+                    (long long)offset, (unsigned long long)variable->item, kind);
         written[byte] |= kind != LOAD;
     }
     u64 last = (address + size - 1 - shared_base) / shared_granule;
@@ -206,7 +207,7 @@ static void touch_shared(u64 address, u64 size, int kind, u32 site) {
         if (*met.what) {
             std::string where = std::string("shared name=") + name + " item=" +
                                 std::to_string(variable->item);
-            refuse_race(where.c_str(), -1, offset, kind, met);
+            suspect_race(where.c_str(), -1, offset, kind, met);
         }
     }
 }

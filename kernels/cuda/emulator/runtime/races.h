@@ -52,12 +52,14 @@ static Conflict meet(Cell& cell, int kind, u32 site, bool between_blocks) {
         }
         cell.read_site = site;
     } else {
+        // A plain store stays one for the others, though its thread goes on with an atomic.
+        bool mine = cell.write_epoch == barrier_epoch && cell.writer == me && !cell.atomic;
+        cell.atomic = kind == ATOMIC && !mine;
         cell.write_epoch = barrier_epoch;
         cell.write_warp_epoch = warp_epoch;
         cell.write_block = block_number;
         cell.write_site = site;
         cell.writer = me;
-        cell.atomic = kind == ATOMIC;
     }
     return {"", 0, 0, 0};
 }

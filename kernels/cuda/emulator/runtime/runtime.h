@@ -61,3 +61,10 @@ u64 site_address(u32 site);
 
 // main.cpp: say what went wrong and end the process.
 [[noreturn]] void fault(const char* format, ...) __attribute__((format(printf, 1, 2)));
+
+// The same, but only at the block's next stop: a read of what nobody wrote (rank 1) is a race
+// (rank 2) if another thread writes there before the next barrier, and a race is a divergent
+// barrier if one of the two threads missed one.
+enum Rank { UNWRITTEN = 1, RACE = 2 };
+void suspect(int rank, const char* format, ...) __attribute__((format(printf, 2, 3)));
+void judge_suspect();

@@ -195,7 +195,10 @@ static bool next_barrier() {
         if (fibers[t].state == AT_BARRIER && at_barrier < 0) at_barrier = t;
     }
     for (int first = 0; first < n_threads; first += 32) end_of_requests(first / 32);
-    if (returned == n_threads) return true;
+    if (returned == n_threads) {
+        judge_suspect();
+        return true;
+    }
     for (int t = 0; t < n_threads; t++) {
         bool here = fibers[t].state == AT_BARRIER && fibers[t].line == fibers[at_barrier].line;
         if (here) {
@@ -207,6 +210,7 @@ static bool next_barrier() {
         fault("barrier line=%d other=%d otherline=%d otherstate=%d", fibers[at_barrier].line, t,
               fibers[t].line, int(fibers[t].state));
     }
+    judge_suspect();
     barrier_votes = votes;
     for (int t = 0; t < n_threads; t++) fibers[t].state = READY;
     barrier_epoch++;

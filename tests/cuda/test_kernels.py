@@ -1,0 +1,45 @@
+"""Right kernels give the right result, and no alarm; LayerNorm moves the bytes it should."""
+
+import pytest
+import torch
+
+from kernels.cuda import cuda
+from tests.cuda.kernels_under_test import CASES, floats
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_right_kernel_is_right_and_raises_no_alarm(name):
+    counts, got, want = CASES[name].run()
+    torch.testing.assert_close(got, want, rtol=2e-5, atol=2e-5)
+    assert counts.bytes_unique > 0
+
+
+@pytest.mark.parametrize("threads", [32, 96, 1024])
+@pytest.mark.parametrize("n_cols", [1, 31, 257])
+def test_layernorm_in_float64_and_in_bytes(threads, n_cols):
+    x, weight, bias = floats(3, n_cols), floats(n_cols, seed=1), floats(n_cols, seed=2)
+    y = torch.zeros(3, n_cols)
+    kernel = cuda(CASES["layernorm"].source).layernorm
+    counts = kernel[3, threads](x, weight, bias, y, n_cols, 1e-5)
+    want = torch.nn.functional.layer_norm(
+        x.double(), (n_cols,), weight.double(), bias.double(), 1e-5
+    )
+    # A sum of n terms in float32 is off by at most n half-ulps of its size.
+    torch.testing.assert_close(y.double(), want, rtol=1e-4, atol=1e-4)
+    row, all_rows = 4 * n_cols, 12 * n_cols
+    assert list(counts.totals()) == [
+        ("x", all_rows, 3 * all_rows, 0, 0),
+        ("weight", row, all_rows, 0, 0),
+        ("bias", row, all_rows, 0, 0),
+        ("y", 0, 0, all_rows, all_rows),
+    ]
+
+
+def test_tile_padding_ends_the_bank_conflicts():
+    case = CASES["transpose"]
+    padded, _, _ = case.run()
+    unpadded, _, _ = case.run(case.source.replace("tile[32][33]", "tile[32][32]"))
+    assert sum(one.conflicts for one in padded.banks) == 0
+    # Every load of a column of the tile has its lanes in one bank: n lanes, n - 1 conflicts.
+    # 6 tiles, each of 50 or 70 in two or three pieces: 32 + 18 columns of 32 + 32 + 6 lanes.
+    assert sum(one.conflicts for one in unpadded.banks) == 50 * (31 + 31 + 5)
