@@ -1,4 +1,4 @@
-"""What a reader can get wrong outside a kernel's logic: one sentence, soon, and nothing left over."""
+"""What goes wrong outside a kernel's logic gets one sentence, soon, and leaves nothing behind."""
 
 import os
 import time
