@@ -164,6 +164,22 @@ __global__ void reverse(float* x, int n) {
 )
 
 case(
+    "twice",
+    r"""
+extern __shared__ __align__(16) float outside[];
+__device__ float turned(int i) { return 2 * outside[i]; }
+__global__ void twice(float* x) {
+    outside[threadIdx.x] = x[threadIdx.x];
+    x[threadIdx.x] = turned(threadIdx.x);
+}
+""",
+    (1, 40, 160),
+    lambda: (floats(40),),
+    lambda x: 2 * x,
+    0,
+)
+
+case(
     "scan",
     r"""
 __global__ void scan(const float* x, float* y) {

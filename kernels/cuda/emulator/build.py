@@ -71,6 +71,13 @@ def rewrite(source: str) -> str:
         if first is None or not first[1].strip():
             return match[0]
         kind, out = first[1].strip(), []
+        if match["extern"] and text.count("{", 0, match.start()) == text.count(
+            "}", 0, match.start()
+        ):
+            # Outside every function: a name to put in, since there is no block yet.
+            line = text.count("\n", 0, match.end()) + 1
+            instead = f'(({kind}*)emulated_dynamic_shared("{first[2]}", sizeof({kind})))'
+            return f'\n#define {first[2]} {instead}\n#line {line} "{SOURCE_NAME}"\n'
         rest = split_outside_brackets(body)[1:]
         for number, one in enumerate([first[2] + first[3], *rest]):
             name, sizes = re.match(r"(\w+)\s*(.*)$", one, re.DOTALL).groups()  # type: ignore[union-attr]
