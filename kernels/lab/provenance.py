@@ -71,10 +71,14 @@ def _installed(distribution: str) -> str | None:
 
 
 def command() -> str:
-    """Return the command line as a reader would type it, without this machine's paths."""
+    """Return the command line as a reader would type it, without this machine's paths.
+
+    A path inside the clone is told from there on, an absolute one outside by its last name.
+    """
     here = f"{ROOT}{os.sep}"
-    words = ["python", "-m", "kernels.lab", *(word.removeprefix(here) for word in sys.argv[1:])]
-    return shlex.join(words)
+    told = [word.removeprefix(here) for word in sys.argv[1:]]
+    told = [Path(word).name if os.path.isabs(word) else word for word in told]
+    return shlex.join(["python", "-m", "kernels.lab", *told])
 
 
 def utc_now() -> str:
