@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,14 @@ def _scalar(parameter: Parameter, value: Any) -> Any:
     return _SCALARS[parameter.dtype](value)
 
 
+def _compile_error(said: str) -> CudaError:
+    """The first error of NVRTC as one sentence, with the line it is about."""
+    match = re.search(r"\((\d+)\)\s*:\s*error\s*:?\s*(.*)", said)
+    if match:
+        return CudaError(f"line {match[1]}: {match[2].strip()}", line=int(match[1]))
+    return CudaError(f"the source doesn't compile: {' '.join(said.split())}")
+
+
 @functools.cache
 def _compile(source: str, expression: str, device: int, shared_bytes: int) -> tuple[Any, Any]:
     """The kernel and its device, compiled once for each source and card."""
@@ -87,9 +96,7 @@ def _compile(source: str, expression: str, device: int, shared_bytes: int) -> tu
             "cubin", name_expressions=(expression,)
         )
     except Exception as error:
-        lines = [line for line in str(error).splitlines() if "error" in line]
-        said = lines[0].strip() if lines else str(error)
-        raise CudaError(f"the source doesn't compile: {said}") from None
+        raise _compile_error(str(error)) from None
     kernel = code.get_kernel(expression)
     if shared_bytes > _STATIC_SHARED_BYTES:
         kernel.attributes.max_dynamic_shared_size_bytes(card.device_id, shared_bytes)

@@ -1,6 +1,7 @@
 """What goes wrong outside a kernel's logic gets one sentence, soon, and leaves nothing behind."""
 
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 from kernels import KernelError
-from kernels.cuda import CudaError, cuda
+from kernels.cuda import CudaError, cuda, gpu
 from kernels.cuda.emulator import build, process
 
 SCALE = r"""
@@ -134,6 +135,19 @@ def test_the_process_of_a_kernel_ends_and_ours_lives(body, kind, scratch):
     assert caught.value.kind == kind, one_sentence(caught)
     assert "\n" not in str(caught.value)
     assert torch.equal(y, torch.zeros(4))
+
+
+def test_without_cuda_core_a_gpu_launch_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cuda.core", None)
+    with pytest.raises(CudaError, match="cuda.core, which isn't installed") as caught:
+        gpu._core()
+    one_sentence(caught)
+
+
+def test_an_error_of_nvrtc_points_at_its_line():
+    said = 'compile failed\ndefault_program(4): error: identifier "factr" is undefined\n'
+    error = gpu._compile_error(said)
+    assert (str(error), error.line) == ('line 4: identifier "factr" is undefined', 4)
 
 
 def test_a_null_tensor_is_a_null_pointer(scratch):
