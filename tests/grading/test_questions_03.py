@@ -1,5 +1,6 @@
 """Each known-wrong submission fails with the diagnosis meant for it; right ones pass."""
 
+import linecache
 import os
 import statistics
 
@@ -7,9 +8,12 @@ import pytest
 import torch
 
 from kernels.grading import Result, check
-from kernels.grading.questions.ch03_launches import counted_launch
+from kernels.grading.generate import ROOT
+from kernels.grading.questions.ch03_launches import _step, counted_launch
+from kernels.lab import traffic
 from tests.grading import submissions as s02
 from tests.grading import submissions_03 as s
+from tests.grading.test_exercises import code_cells
 
 RIGHT = {
     "03.1": (s.launch_rounded_up, s.launch_by_remainder, s.launch_by_cdiv),
@@ -223,3 +227,37 @@ def test_a_check_takes_less_than_five_seconds(question):
         return sum(after[:4]) - sum(before[:4])
 
     assert statistics.median(seconds() for _ in range(3)) < 5
+
+
+@pytest.fixture(scope="module")
+def page():
+    """The names that the exercise's own cells of 03.1 and 03.2 define."""
+    path = ROOT / "exercises" / "03_first_kernels.ipynb"
+    names = {}
+    for cell_id, source in code_cells(path):
+        if cell_id in ("imports", "q1-kernel", "q2-kernel"):
+            name = f"{path}:{cell_id} of the page"
+            linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+            exec(compile(source, name, "exec"), names)
+    return names
+
+
+@pytest.mark.parametrize(("n", "block"), [(1, 1), (5, 4), (1000, 256), (1024, 256)])
+def test_the_launch_on_the_page_of_03_1_is_the_one_counted(page, n, block):
+    (step,) = traffic.count(page["launch_add"], n, block)
+    assert (step.programs, step.lanes, step.masked_lanes) == counted_launch(n, block)
+
+
+@pytest.mark.parametrize(
+    ("cause", "options"),
+    [
+        ("nothing", {}),
+        ("grid too small", {"fewer_programs": 1}),
+        ("loads twice", {"twice": True}),
+        ("stores wider", {"dtype": torch.float32}),
+    ],
+)
+def test_the_launches_on_the_page_of_03_2_are_those_graded(page, cause, options):
+    x = torch.ones(200, dtype=torch.float16)
+    (step,) = traffic.count(page["launch_double"], x, 64, **options)
+    assert step == _step(x, 64, cause)

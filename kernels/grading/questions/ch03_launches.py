@@ -90,7 +90,8 @@ def grade_launch(attempt: Attempt) -> None:
     """Grade `launch_numbers(n, BLOCK)` against the ledger of real launches."""
     rng = random.Random(attempt.seed)
     block = 2 ** rng.randrange(6, 9)
-    asked = [(block * rng.randrange(3, 9) + rng.randrange(2, block // 2 - 1), block)]
+    # An odd rest below half a block: no two mistakes give one number.
+    asked = [(block * rng.randrange(3, 9) + rng.randrange(3, block // 2, 2), block)]
     asked += [(block * rng.randrange(3, 9), block), (rng.randrange(2, 60), 64), (1, 128), (1, 1)]
     asked += [(rng.randrange(1000, 5000), 2 ** rng.randrange(7, 11)) for _ in range(3)]
     for n, size in asked:

@@ -99,7 +99,7 @@ def grade_row_sum(attempt: Attempt) -> None:
     within_bytes(attempt, runs, ideal, "x read, a sum a row written")
 
 
-_TILE_SHAPES = ((32, 32), (64, 64), (1, 100), (100, 1), (33, 17), (120, 40))
+_TILE_SHAPES = ((32, 32), (64, 64), (1, 300), (100, 1), (33, 17), (120, 40))
 _TILE_MASKS = (
     "A tile has two edges: the mask takes (rows < n_rows)[:, None] & (cols < n_cols)[None, :]. A "
     "row of x has n_cols elements, a row of the output n_rows."
