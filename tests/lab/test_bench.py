@@ -90,6 +90,7 @@ def test_a_selection():
 
 def test_a_variant_stands_in_the_cells_it_names_and_in_any_that_is_asked_for():
     slow = "compile_max_autotune"
+    selection.load_ops()
     op = registry.get("layernorm")
 
     def places(variants, shapes=()):
