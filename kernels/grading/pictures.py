@@ -68,8 +68,10 @@ def heat_map(title: str, grid: Array, words: str) -> str:
             )
     width, height = cols * cell, rows * _CELL
     label = html.escape(f"{title}: {words}", quote=True)
+    # A page's own colour of captions may be too pale for the ground of an output.
+    caption = f'<figcaption style="color:inherit">{label}</figcaption>'
     return (
-        f"<figure><figcaption>{html.escape(title)}: {html.escape(words)}</figcaption>"
+        f"<figure>{caption}"
         f'<svg role="img" aria-label="{label}" viewBox="-1 -1 {width + 2} {height + 2}" '
         f'width="{width + 2}" style="max-width:100%">{"".join(marks)}</svg></figure>'
     )

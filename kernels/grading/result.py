@@ -80,8 +80,8 @@ class Result:
 
 def _words(picture: str) -> str:
     """A figure in words: its caption."""
-    caption = picture.partition("<figcaption>")[2].partition("</figcaption>")[0]
-    return html.unescape(caption)
+    caption = picture.partition("<figcaption")[2].partition("</figcaption>")[0]
+    return html.unescape(caption.partition(">")[2])
 
 
 def _shell() -> Any:

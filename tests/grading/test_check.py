@@ -187,7 +187,7 @@ def test_questions_are_well_formed():
         assert name == question.id
         assert question.points > 0
         assert question.title
-        assert question.hint.endswith(".")
+        assert question.hint.endswith((".", "?"))
         with pytest.raises(ValueError, match="registered already"):
             register(question)
 

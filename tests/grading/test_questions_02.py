@@ -91,7 +91,8 @@ def test_layer_norm_right(answer):
     ],
 )
 def test_layer_norm_wrong(answer, message, means):
-    fails(check("02.2", answer), message=message, means=means)
+    # Which input is the first to fail may depend on the draw.
+    fails(check("02.2", answer, seed=1), message=message, means=means)
 
 
 @pytest.mark.parametrize("answer", [s.merge, s.merge_by_identity, s.merge_one_way])

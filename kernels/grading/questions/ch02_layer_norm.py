@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
 
 import torch
 import triton
@@ -86,30 +85,6 @@ def _explain_layer_norm(runs: list[Run]) -> str:
                 relative_error(r.output, output) <= near
             ):
                 return what
-    passed = [r for r in runs if r.fault is None]
-    return _symptom(failed, passed) if len(comparable) == len(failed) else ""
-
-
-def _symptom(failed: list[Run], passed: list[Run]) -> str:
-    def only(trait: Callable[[Run], bool]) -> bool:
-        return all(trait(r) for r in failed) and not any(trait(r) for r in passed)
-
-    if all(r.case.x.dtype != torch.float32 for r in failed):
-        return "It is right in fp32: do the arithmetic in fp32, and convert when you store."
-    if all(r.case.trait for r in failed):
-        return (
-            "It is wrong where the mean is large against the spread: a variance as E[x²] - E[x]² "
-            "takes two nearly equal numbers from each other. Centre first, then square."
-        )
-    if any(r.output.isnan().any() for r in failed):
-        return (
-            "An element that is nan was never stored, or comes from 0 / 0, from the root of a "
-            "negative number, or from inf - inf. New memory holds nan in this check."
-        )
-    if only(lambda r: r.case.x.shape[-1] & (r.case.x.shape[-1] - 1) != 0):
-        return "It is right where the width is a power of two: look at the lanes beyond the row."
-    if only(lambda r: r.case.x.shape[0] > 1):
-        return "It is right for one row: look at how a program finds its row."
     return ""
 
 
