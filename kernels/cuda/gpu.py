@@ -17,6 +17,16 @@ from kernels.cuda.signature import Parameter, Signature
 from kernels.launch.errors import Program
 
 _STATIC_SHARED_BYTES = 48 * 1024
+# nvcc's headers have these two; NVRTC has no headers of its own. The line numbers stay the source's.
+_PRELUDE = """\
+#ifndef INFINITY
+#define INFINITY (__int_as_float(0x7f800000))
+#endif
+#ifndef NAN
+#define NAN (__int_as_float(0x7fffffff))
+#endif
+#line 1
+"""
 
 
 class _Stream:
@@ -92,7 +102,7 @@ def _compile(source: str, expression: str, device: int, shared_bytes: int) -> tu
         std="c++17", arch=f"sm_{card.arch}", include_path=_include_folders()
     )
     try:
-        code = core.Program(source, code_type="c++", options=options).compile(
+        code = core.Program(_PRELUDE + source, code_type="c++", options=options).compile(
             "cubin", name_expressions=(expression,)
         )
     except Exception as error:
