@@ -17,7 +17,7 @@ from kernels.cuda.signature import Parameter, Signature
 from kernels.launch.errors import Program
 
 _STATIC_SHARED_BYTES = 48 * 1024
-# nvcc's headers have these two; NVRTC has no headers of its own. The line numbers stay the source's.
+# nvcc's headers have these two, NVRTC has no headers. Line numbers stay those of the source.
 _PRELUDE = """\
 #ifndef INFINITY
 #define INFINITY (__int_as_float(0x7f800000))
