@@ -1,0 +1,72 @@
+"""The checks catch the mutants of every written kernel: dropped masks, bounds, operators, sums."""
+
+import ast
+
+import pytest
+
+from kernels.grading import check
+from kernels.grading.generate import BEGIN, ROOT
+from tests.grading.mutation import Graded, Mutant, answer_of, graded, mutants
+
+# Mutants that compute the same function with the same bytes, each with the reason.
+_MASKED = "masked lanes never reach a store, nor the sums"
+SAME: dict[tuple[str, str], str] = {
+    (
+        question,
+        f"other filled: tl.load({name}_ptr + cols, mask=mask, other=0.0) -> "
+        f"tl.load({name}_ptr + cols, mask=mask, other=1.0)",
+    ): _MASKED
+    for question in ("02.2", "03.8")
+    for name in ("weight", "bias")
+}
+
+
+def _own_cells() -> list[tuple[Graded, str]]:
+    """Each cell with a kernel that a reader writes, and the question it answers."""
+    found: list[tuple[Graded, str]] = []
+    for path in sorted((ROOT / "solutions").glob("*.ipynb")):
+        seen: set[str] = set()
+        for asked in graded(path):
+            for cell, source in asked.cells:
+                if cell not in seen and "@triton.jit" in source and BEGIN in source:
+                    found.append((asked, cell))
+                seen.add(cell)
+    return found
+
+
+CELLS = _own_cells()
+
+
+def _survivors(asked: Graded, cell: str) -> tuple[int, list[Mutant]]:
+    made = list(mutants(asked, cell))
+    lived = [m for m in made if check(asked.question, answer_of(asked, m), seed=1).passed]
+    return len(made), lived
+
+
+@pytest.mark.parametrize(
+    ("asked", "cell"), CELLS, ids=[f"{asked.question}-{cell}" for asked, cell in CELLS]
+)
+def test_mutants_are_caught(asked, cell):
+    assert check(asked.question, answer_of(asked), seed=1).passed
+    made, lived = _survivors(asked, cell)
+    unknown = [m.told for m in lived if (asked.question, m.told) not in SAME]
+    equal = len(lived) - len(unknown)
+    assert made >= 8
+    assert len(unknown) <= 0.02 * (made - equal), unknown
+
+
+def test_a_mutant_has_one_change():
+    asked, cell = next(pair for pair in CELLS if pair[0].question == "02.2")
+    source = dict(asked.cells)[cell]
+    told = [m.told for m in mutants(asked, cell)]
+    assert len(told) == len(set(told)) + sum(told.count(t) - 1 for t in set(told))
+    assert {t.split(":")[0] for t in told} == {
+        "mask dropped",
+        "other filled",
+        "bound one up",
+        "bound one down",
+        "operator swapped",
+        "accumulator narrowed",
+    }
+    for mutant in mutants(asked, cell):
+        assert ast.dump(ast.parse(mutant.source)) != ast.dump(ast.parse(source))
