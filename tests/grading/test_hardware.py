@@ -47,7 +47,7 @@ def in_one(kernel, warps=4):
 
 def test_a_plain_copy_fits_everywhere():
     attempt = Attempt(s.copied, 0)
-    compiles(attempt, case())
+    compiles(attempt, [case()])
     assert attempt.held == ["compiles for sm_75 and sm_80: no spills, shared memory fits"]
 
 
@@ -60,7 +60,7 @@ def test_a_plain_copy_fits_everywhere():
 )
 def test_what_a_gpu_refuses_is_told(answer, size, told):
     with pytest.raises(Wrong, match=told) as raised:
-        compiles(Attempt(answer, 0), case(*size))
+        compiles(Attempt(answer, 0), [case(*size)])
     assert "compiled for sm_75" in raised.value.sentence
     assert raised.value.means
 
@@ -69,7 +69,7 @@ def test_more_shared_memory_than_a_block_has_is_told(monkeypatch):
     small = replace(LIMITS[75], shared_bytes_per_block=8)
     monkeypatch.setattr("kernels.grading.hardware.LIMITS", {**LIMITS, 75: small})
     with pytest.raises(Wrong, match="16 bytes of shared memory; a block there has 8 at most"):
-        compiles(Attempt(in_one(whole_kernel), 0), case())
+        compiles(Attempt(in_one(whole_kernel), 0), [case()])
 
 
 def test_one_giant_block_is_too_few_programs():

@@ -17,6 +17,7 @@ from kernels.grading.checks import (
     within_bytes,
 )
 from kernels.grading.compare import relative_error
+from kernels.grading.hardware import compiles
 from kernels.grading.question import Attempt
 from kernels.ops.layernorm import OP
 from kernels.registry import DTYPES, Tolerance
@@ -142,3 +143,4 @@ def grade_layer_norm(attempt: Attempt) -> None:
         return OP.cost((rows, cols), case.x.dtype, "fwd").bytes_ideal
 
     within_bytes(attempt, runs, ideal, "x, weight and bias read, y written")
+    compiles(attempt, (r.case for r in runs))

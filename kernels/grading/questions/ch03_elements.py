@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import torch
 
 from kernels.grading.checks import Case, Run, computed_by_kernels, reads_once, within_bytes
+from kernels.grading.hardware import compiles
 from kernels.grading.question import Attempt
 from kernels.grading.questions.ch03_models import (
     EXACT,
@@ -72,6 +73,7 @@ def grade_copy(attempt: Attempt) -> None:
     computed_by_kernels(attempt, runs, launches=1)
     reads_once(attempt, runs, "x")
     within_bytes(attempt, runs, lambda c: 2 * c.x.numel() * c.x.itemsize, "x read, y written")
+    compiles(attempt, (r.case for r in runs))
 
 
 def _add_models(case: Case) -> Iterator[tuple[str, Tensor]]:
@@ -103,3 +105,4 @@ def grade_add(attempt: Attempt) -> None:
     for name in ("x", "y"):
         reads_once(attempt, runs, name)
     within_bytes(attempt, runs, lambda c: 3 * c.x.numel() * c.x.itemsize, "x, y read, sum written")
+    compiles(attempt, (r.case for r in runs))

@@ -10,6 +10,7 @@ import torch
 import triton
 
 from kernels.grading.checks import Case, Run, computed_by_kernels, reads_once, within_bytes
+from kernels.grading.hardware import compiles
 from kernels.grading.question import Attempt, Wrong
 from kernels.grading.questions.ch03_models import Tensor, drawn, recognised, right_or_told
 from kernels.registry import Tolerance
@@ -103,3 +104,4 @@ def grade_fused_passes(attempt: Attempt) -> None:
     _fused(attempt, runs)
     reads_once(attempt, runs, "x")
     within_bytes(attempt, runs, lambda c: 2 * c.x.numel() * c.x.itemsize, "x read, y written")
+    compiles(attempt, (r.case for r in runs))

@@ -10,6 +10,7 @@ import torch
 import triton
 
 from kernels.grading.checks import Case, Run, computed_by_kernels, reads_once, within_bytes
+from kernels.grading.hardware import compiles
 from kernels.grading.question import Attempt, Wrong
 from kernels.grading.questions.ch03_models import (
     EXACT,
@@ -97,6 +98,7 @@ def grade_row_sum(attempt: Attempt) -> None:
         return case.x.numel() * case.x.itemsize + 4 * len(case.x)
 
     within_bytes(attempt, runs, ideal, "x read, a sum a row written")
+    compiles(attempt, (r.case for r in runs))
 
 
 _TILE_SHAPES = ((32, 32), (64, 64), (1, 300), (100, 1), (33, 17), (120, 40))
@@ -177,6 +179,7 @@ def grade_transpose(attempt: Attempt) -> None:
     computed_by_kernels(attempt, runs, launches=1)
     reads_once(attempt, runs, "x")
     within_bytes(attempt, runs, lambda c: 2 * c.x.numel() * c.x.itemsize, "x read, y written")
+    compiles(attempt, (r.case for r in runs))
     _needs_tiles(attempt, runs)
 
 
