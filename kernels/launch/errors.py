@@ -6,12 +6,17 @@ Program = tuple[int, int, int]
 
 
 class KernelError(Exception):
-    """A kernel failed while it was interpreted; the message is one sentence.
+    """A kernel failed while it was interpreted or emulated; the message is one sentence.
 
-    `kind` is "bounds" (an access outside its tensor), "race" (two programs meet at one address),
-    "pointer" (an address that belongs to no argument) or "python" (the kernel's own code raised).
-    `argument`, `index` (in elements from the argument's first) and `line` are None where they
-    don't apply.
+    `kind` is "bounds" (an access outside its tensor), "race" (two programs, or two threads of a
+    block, meet at one address), "pointer" (an address that belongs to no argument) or "python" (a
+    Triton kernel's own code raised). CUDA C++ adds "uninitialised" (a read of what nobody wrote),
+    "misaligned" (an address that is no multiple of the access's size), "barrier" (not all threads
+    of a block reach one `__syncthreads()`), "collective" (a shuffle, vote or `__syncwarp()` whose
+    mask doesn't fit the lanes that reach it), "shared" (more shared memory than there is, or none
+    given), "stack" (too many local variables), "divide" (an integer division by zero) and
+    "timeout". `argument`, `index` (in elements from the argument's first) and `line` are None
+    where they don't apply.
     """
 
     def __init__(
