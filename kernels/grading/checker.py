@@ -6,6 +6,7 @@ text. So an endless loop, a crash or a patched function ends there, and the note
 
 from __future__ import annotations
 
+import importlib
 import secrets
 import types
 from typing import Any
@@ -47,6 +48,8 @@ def _verdict(name: Any, answer: Any, seed: Any) -> Result:
 
 def _graded(question: Question, attempt: Attempt) -> Result:
     try:
+        for module in question.needs:
+            importlib.import_module(module)
         ended = isolated(lambda: _grade(question, attempt), _file_of(attempt.answer))
     except KeyboardInterrupt:
         return _lost(question, "The check was stopped before it ended.")

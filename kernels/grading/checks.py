@@ -93,6 +93,11 @@ class _Watcher(TorchDispatchMode):
         super().__init__()
         self.seen: list[str] = []
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # To keep the compiler out of this mode PyTorch would import it, seconds in every check.
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:

@@ -59,7 +59,8 @@ class Question:
     """One question. `takes` says what an answer is, as `merge(a, b)`.
 
     `hint` is shown at the first failure, after the hint that belongs to what failed if there is
-    one; each of `more_hints` at one failure more. A reader sees three at most.
+    one; each of `more_hints` at one failure more. A reader sees three at most. `needs` names the
+    slow modules that grading imports: the checker's own process loads them, once, before it forks.
     """
 
     id: str
@@ -70,6 +71,7 @@ class Question:
     hint: str
     grade: Callable[[Attempt], None]
     more_hints: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
 
     def hints(self, failed: int, first: str = "") -> tuple[str, ...]:
         """The hints after `failed` failures, `first` being the one for what failed."""

@@ -1,5 +1,6 @@
 """`check` never raises, gives nothing for nothing, and shows its verdict once."""
 
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -196,3 +197,24 @@ def test_an_unknown_kind_is_refused():
     question = Question("99.1", "t", "guess", 1, "f()", "h.", lambda attempt: None)
     with pytest.raises(ValueError, match="kind 'guess'"):
         register(question)
+
+
+@pytest.mark.parametrize("question", ["02.1", "03.3"])
+def test_a_check_imports_no_compiler_again(question):
+    # Each check forks: what only the fork imports is imported at every check, and takes seconds.
+    script = f"""
+import sys, torch
+from kernels.grading import check
+from kernels.grading.question import questions
+
+def answer(*arguments):
+    before = "torch._dynamo" in sys.modules
+    torch.empty_like(arguments[0]) if isinstance(arguments[0], torch.Tensor) else None
+    print(before, "torch._dynamo" in sys.modules)
+    raise ValueError
+
+ready = bool(questions()[{question!r}].needs)
+expected = f"{{ready}} {{ready}}"
+assert check({question!r}, answer).printed == expected
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)

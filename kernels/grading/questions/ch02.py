@@ -15,6 +15,7 @@ register(
         hint="Make a table with a line for each operator: what it reads, what it writes, each "
         "with its shape and its bytes an element. Then add up the lines.",
         grade=grade_bytes,
+        needs=("torch._dynamo",),  # what PyTorch's fake tensors import
     )
 )
 register(
