@@ -92,22 +92,34 @@ def _compile_error(said: str) -> CudaError:
     return CudaError(f"the source doesn't compile: {' '.join(said.split())}")
 
 
-@functools.cache
-def _compile(source: str, expression: str, device: int, shared_bytes: int) -> tuple[Any, Any]:
-    """The kernel and its device, compiled once for each source and card."""
+def _program(source: str, expression: str, arch: str) -> Any:
+    """The binary of a kernel for an architecture such as 90; CudaError if the source is wrong."""
     core = _core()
-    card = core.Device(device)
-    card.set_current()
-    options = core.ProgramOptions(
-        std="c++17", arch=f"sm_{card.arch}", include_path=_include_folders()
-    )
+    options = core.ProgramOptions(std="c++17", arch=f"sm_{arch}", include_path=_include_folders())
     try:
-        code = core.Program(_PRELUDE + source, code_type="c++", options=options).compile(
+        return core.Program(_PRELUDE + source, code_type="c++", options=options).compile(
             "cubin", name_expressions=(expression,)
         )
     except Exception as error:
         raise _compile_error(str(error)) from None
-    kernel = code.get_kernel(expression)
+
+
+def compile_cubin(source: str, expression: str, capability: int) -> tuple[bytes, str]:
+    """The binary of one kernel for a capability such as 75 or 90, and the function's name in it.
+
+    Needs cuda.core and NVRTC, no GPU and no driver.
+    """
+    code = _program(source, expression, str(capability))
+    function = code.symbol_mapping[expression]
+    return bytes(code.code), function.decode() if isinstance(function, bytes) else str(function)
+
+
+@functools.cache
+def _compile(source: str, expression: str, device: int, shared_bytes: int) -> tuple[Any, Any]:
+    """The kernel and its device, compiled once for each source and card."""
+    card = _core().Device(device)
+    card.set_current()
+    kernel = _program(source, expression, card.arch).get_kernel(expression)
     if shared_bytes > _STATIC_SHARED_BYTES:
         kernel.attributes.max_dynamic_shared_size_bytes(card.device_id, shared_bytes)
     return kernel, card

@@ -6,16 +6,17 @@ import functools
 import re
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from kernels.cuda import gpu
 from kernels.cuda.emulator.build import build
-from kernels.cuda.emulator.process import launch
+from kernels.cuda.emulator.process import launch as emulate
 from kernels.cuda.emulator.results import Counts
 from kernels.cuda.errors import CudaError
+from kernels.cuda.launches import CudaLaunch, on_host
 from kernels.cuda.signature import (
     Declaration,
     Parameter,
@@ -24,6 +25,7 @@ from kernels.cuda.signature import (
     split_outside_brackets,
     without_comments,
 )
+from kernels.launch import launches
 from kernels.launch.errors import Program
 
 _MAX_THREADS, _MAX_THREADS_Z = 1024, 64
@@ -135,7 +137,11 @@ class Launcher:
     shared_bytes: int
 
     def __call__(self, *arguments: Any) -> Counts | None:
-        """Launch. With CUDA tensors returns None; with CPU tensors the emulator's `Counts`."""
+        """Launch, and return the emulator's `Counts` where it ran there.
+
+        CPU tensors run on the emulator, CUDA tensors on the card, and inside `interpreting()` on
+        the emulator too. Inside `recording()` nothing runs.
+        """
         return self._launch(arguments, trace=False)
 
     def traced(self, *arguments: Any) -> Counts:
@@ -147,31 +153,42 @@ class Launcher:
 
     def _launch(self, arguments: Sequence[Any], trace: bool) -> Counts | None:
         module, signature = self.kernel.module, self.kernel.signature
-        device = _check(signature, arguments)
-        parameters = signature.parameters
-        if device is not None and device.type == "cuda":
-            if trace:
-                return None
-            gpu.launch(
-                module.source,
-                signature,
-                arguments,
-                self.grid,
-                self.block,
-                self.shared_bytes,
-                device,
-            )
+        device, mode = _check(signature, arguments), launches.mode()
+        on_gpu = device is not None and device.type == "cuda"
+        if device is not None and on_gpu and mode is None:
+            if not trace:
+                size = (self.grid, self.block, self.shared_bytes)
+                gpu.launch(module.source, signature, arguments, *size, device)
             return None
+        launch = CudaLaunch(
+            kernel=self.kernel,
+            arguments={
+                one.name: value for one, value in zip(signature.parameters, arguments, strict=True)
+            },
+            grid=self.grid,
+            block=self.block,
+            shared_bytes=self.shared_bytes,
+        )
+        counts = None
+        if mode != "record":
+            moved, bring_back = on_host(arguments)
+            counts = self._emulate(moved, trace or launches.wants_trace())
+            bring_back()
+            launch = replace(launch, arena=counts, trace=counts.trace)
+        launches.keep(launch)
+        return counts
+
+    def _emulate(self, arguments: Sequence[Any], trace: bool) -> Counts:
+        module, signature = self.kernel.module, self.kernel.signature
         entries = module.entries(signature)
-        program = build(module.source, entries)
-        return launch(
-            program,
+        return emulate(
+            build(module.source, entries),
             entries.index(signature),
             signature.expression,
-            parameters,
+            signature.parameters,
             [
                 value if one.pointer else _pack(signature.expression, one, value)
-                for one, value in zip(parameters, arguments, strict=True)
+                for one, value in zip(signature.parameters, arguments, strict=True)
             ],
             self.grid,
             self.block,

@@ -22,7 +22,7 @@ from kernels import registry
 from kernels.lab.cards import CARDS, LIMITS
 from kernels.lab.selection import RefusalError, load_ops
 from kernels.launch import assume_capability, recording
-from kernels.launch.compile import Specialization, specialize
+from kernels.launch.binary import Specialization
 from kernels.registry import Op, Shape, Variant, dtype_name, shape_name
 
 TARGETS = (75, 80, 89, 90, 100, 120)
@@ -123,7 +123,7 @@ def _jobs(op: Op, capabilities: Sequence[int]) -> list[_Job]:
                 with torch.no_grad(), assume_capability(capability), recording() as launches:
                     variant.fn(**inputs[shape])
                 for launch in launches:
-                    wanted = specialize(launch, capability)
+                    wanted = launch.specialize(capability)
                     new = _Job(op.name, variant.name, dtype_name(dtype), wanted)
                     job = found.setdefault((variant.name, dtype, wanted.key), new)
                     if shape_name(shape) not in job.shapes:

@@ -1,4 +1,7 @@
-"""The Triton ledger: which bytes each launch touches and asks for, counted in the interpreter."""
+"""The ledger of launches: which bytes each one touches and asks for, counted with no GPU.
+
+Kernels in Triton are interpreted, kernels in CUDA C++ emulated; a chain of both is one ledger.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,12 @@ def _name(parameter: str) -> str:
 
 
 def step_of(launch: Launch) -> Step:
-    """The ledger's entry for one interpreted launch; `x_ptr` is told as `x`."""
+    """The ledger's entry for one launch that was run and counted; `x_ptr` is told as `x`."""
     arena = launch.arena
     if arena is None:
-        raise ValueError(f"launch of {launch.name!r} was recorded, not interpreted: no counts")
+        raise ValueError(f"launch of {launch.name!r} was recorded, not run: no counts")
     tensors = tuple(TensorTraffic(_name(name), *rest) for name, *rest in arena.totals())
-    return Step(
-        launch.name, "launch", tensors, launch.grid, arena.lanes, arena.masked_lanes, arena.note
-    )
+    return Step(launch.name, "launch", tensors, launch.grid, *launch.lanes, arena.note)
 
 
 def ledger_of(launches: Launches) -> Ledger:
@@ -30,7 +31,7 @@ def ledger_of(launches: Launches) -> Ledger:
 
 
 def count(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Ledger:
-    """Call `fn(*args, **kwargs)`, interpret every Triton launch in it, and return the ledger.
+    """Call `fn(*args, **kwargs)`, interpret or emulate every launch in it, and return the ledger.
 
     Tensors may lie on a CPU or a GPU; the outputs are computed either way. PyTorch operators that
     `fn` calls are not in the ledger; `kernels.lab.aten.count` counts those.
@@ -41,7 +42,7 @@ def count(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Ledger:
 
 
 def trace(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Access, ...]:
-    """Call `fn`, interpret every Triton launch in it, and return each access in order."""
+    """Call `fn`, interpret or emulate every launch in it, and return each access in order."""
     with interpreting(trace=True) as launches:
         fn(*args, **kwargs)
     return tuple(access for launch in launches for access in launch.trace)

@@ -2,7 +2,8 @@
 
 from kernels.launch.arena import Access
 from kernels.launch.errors import KernelError, LaunchError
-from kernels.launch.hook import Launch, Launches, install, interpreting, recording
+from kernels.launch.hook import install
+from kernels.launch.launches import Launch, Launches, interpreting, recording
 from kernels.launch.target import assume_capability, capability
 
 __all__ = [

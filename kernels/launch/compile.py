@@ -1,16 +1,12 @@
 """Compile a recorded launch for any compute capability, with no GPU.
 
-The binary is then read by the `cuobjdump` that comes with Triton: registers, stack (a spill shows
-there), shared memory, and the matrix instruction really used.
+`kernels.launch.binary` then reads off registers, stack (a spill shows there) and shared memory.
 """
 
 from __future__ import annotations
 
 import re
-import subprocess
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import triton
@@ -18,31 +14,15 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 from triton.runtime.jit import create_function_from_signature
 
-from kernels.launch.hook import Launch
+from kernels.launch.binary import Compiled, resource_usage
+from kernels.launch.hook import TritonLaunch
+from kernels.launch.launches import Launch
 
 _MATRIX = re.compile(r"(?:wgmma\.mma_async|mma\.sync|tcgen05\.mma)")
 
 
 @dataclass(frozen=True)
-class Compiled:
-    """What a launch was compiled to, for one compute capability.
-
-    `stack_bytes` is per thread and above 0 if registers spill. `matrix_instruction` is the PTX
-    name (`mma.sync`, `wgmma.mma_async`, `tcgen05.mma`) or None if only plain arithmetic is used.
-    """
-
-    kernel: str
-    capability: int
-    registers: int
-    stack_bytes: int
-    shared_bytes: int
-    num_warps: int
-    matrix_instruction: str | None
-    ptx: str
-
-
-@dataclass(frozen=True)
-class Specialization:
+class TritonSpecialization:
     """What Triton would compile of a launch for one compute capability; it holds no tensors."""
 
     kernel: str
@@ -60,7 +40,7 @@ class Specialization:
         """Compile it, or read it from Triton's cache on disk; several threads may do so at once."""
         target = GPUTarget("cuda", self.capability, 32)
         compiled = triton.compile(self.source, target=target, options=self.options)
-        used = _resource_usage(compiled.asm["cubin"])
+        used = resource_usage(compiled.asm["cubin"])
         matrix = _MATRIX.search(compiled.asm["ptx"])
         return Compiled(
             kernel=self.kernel,
@@ -74,7 +54,7 @@ class Specialization:
         )
 
 
-def specialize(launch: Launch, capability: int) -> Specialization:
+def specialize(launch: TritonLaunch, capability: int) -> TritonSpecialization:
     """Return what `launch` would have compiled on a compute capability such as 75 or 90."""
     kernel: Any = launch.kernel
     backend = make_backend(GPUTarget("cuda", capability, 32))
@@ -85,20 +65,9 @@ def specialize(launch: Launch, capability: int) -> Specialization:
         backend, options, bound, specialization, None
     )
     source = ASTSource(kernel, signature, constexprs, attributes)
-    return Specialization(launch.name, capability, source, dict(parsed.__dict__))
+    return TritonSpecialization(launch.name, capability, source, dict(parsed.__dict__))
 
 
 def compile_launch(launch: Launch, capability: int) -> Compiled:
     """Compile `launch` for a compute capability such as 75 or 90; no GPU is needed."""
-    return specialize(launch, capability).compile()
-
-
-def _resource_usage(cubin: bytes) -> dict[str, int]:
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        command = [str(tool), "--dump-resource-usage", file.name]
-        told = subprocess.run(command, capture_output=True, text=True, check=True)
-    found = re.findall(r"(REG|STACK|SHARED|LOCAL):(\d+)", told.stdout + told.stderr)
-    return {name: int(value) for name, value in found}
+    return launch.specialize(capability).compile()

@@ -9,20 +9,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
+from kernels.launch import launches
 from kernels.launch.arena import Access, Arena
+from kernels.launch.binary import Specialization
 from kernels.launch.errors import LaunchError
 from kernels.launch.interpreter import interpret, normalized_grid, tensors_of
+from kernels.launch.launches import Launch
 
 LAUNCH_OPTIONS = frozenset(
     "num_warps num_stages num_ctas enable_fp_fusion maxnreg launch_cooperative_grid launch_pdl "
@@ -30,61 +31,29 @@ LAUNCH_OPTIONS = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class Launch:
-    """One launch as it was asked for. `arena` and `trace` are there if it was interpreted."""
+@dataclass(frozen=True, kw_only=True)
+class TritonLaunch(Launch):
+    """One launch of a `@triton.jit` function; `options` are its warps, its stages and the like."""
 
     kernel: JITFunction[Any]
-    arguments: dict[str, Any]
     options: dict[str, Any]
-    grid: tuple[int, int, int]
     arena: Arena | None = None
-    trace: tuple[Access, ...] = ()
 
     @property
     def name(self) -> str:
         """The kernel's name."""
         return str(self.kernel.__name__)
 
+    @property
+    def lanes(self) -> tuple[int, int]:
+        """Lanes of all its loads, stores and atomics; how many of them a mask switched off."""
+        return (self.arena.lanes, self.arena.masked_lanes) if self.arena else (0, 0)
 
-@dataclass
-class Launches:
-    """What was launched while a block of code ran, in order."""
+    def specialize(self, capability: int) -> Specialization:
+        """What Triton would compile of it for a compute capability such as 75 or 90."""
+        from kernels.launch.compile import specialize  # Triton's compiler is slow to import
 
-    mode: str
-    trace: bool = False
-    seen: list[Launch] = field(default_factory=list)
-
-    def __iter__(self) -> Iterator[Launch]:
-        return iter(self.seen)
-
-    def __len__(self) -> int:
-        return len(self.seen)
-
-
-_active: list[Launches] = []
-
-
-@contextlib.contextmanager
-def _mode(launches: Launches) -> Iterator[Launches]:
-    _active.append(launches)
-    try:
-        yield launches
-    finally:
-        _active.remove(launches)
-
-
-def interpreting(trace: bool = False) -> contextlib.AbstractContextManager[Launches]:
-    """Interpret every launch inside the block, whatever its device, and keep its counts.
-
-    With `trace`, every access is kept too, in order: many times slower and larger.
-    """
-    return _mode(Launches("interpret", trace))
-
-
-def recording() -> contextlib.AbstractContextManager[Launches]:
-    """Keep every launch inside the block and run none: outputs stay as they were allocated."""
-    return _mode(Launches("record"))
+        return specialize(self, capability)
 
 
 def _bind(kernel: JITFunction[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -133,21 +102,19 @@ def _take(kernel: JITFunction[Any], args: Any, kwargs: Any, grid: Any, mode: str
     if len(_devices((), arguments)) > 1:
         _refuse_mixed(kernel, arguments)
     sizes = normalized_grid(grid, arguments)
-    if mode == "record":
-        _active[-1].seen.append(Launch(kernel, arguments, options, sizes))
-        return
-    wants_trace = any(launches.trace for launches in _active)
-    trace: list[Access] | None = [] if wants_trace else None
-    arena = interpret(kernel, arguments, sizes, trace)
-    launch = Launch(kernel, arguments, options, sizes, arena, tuple(trace or ()))
-    for launches in _active:
-        launches.seen.append(launch)
+    launch = TritonLaunch(kernel=kernel, arguments=arguments, options=options, grid=sizes)
+    if mode != "record":
+        trace: list[Access] | None = [] if launches.wants_trace() else None
+        arena = interpret(kernel, arguments, sizes, trace)
+        launch = replace(launch, arena=arena, trace=tuple(trace or ()))
+    launches.keep(launch)
 
 
 def _hooked_run(original: Any) -> Any:
     @functools.wraps(original)
     def run(self: JITFunction[Any], *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
-        if not _active:
+        mode = launches.mode()
+        if mode is None:
             # The common case on a GPU: one look at the first tensor, then straight on.
             first = args[0] if args else None
             if getattr(first, "is_cuda", False) or warmup:
@@ -157,8 +124,7 @@ def _hooked_run(original: Any) -> Any:
                 return original(self, *args, grid=grid, warmup=warmup, **kwargs)
         elif warmup:
             return original(self, *args, grid=grid, warmup=warmup, **kwargs)
-        mode = _active[-1].mode if _active else "interpret"
-        return _take(self, args, kwargs, grid, mode)
+        return _take(self, args, kwargs, grid, mode or "interpret")
 
     run.__kernels_hook__ = True  # type: ignore[attr-defined]
     return run
@@ -168,7 +134,7 @@ def _hooked_tune(original: Any) -> Any:
     @functools.wraps(original)
     def run(self: Autotuner, *args: Any, **kwargs: Any) -> Any:
         named = dict(zip(self.arg_names, args, strict=False))
-        if not _active and "cpu" not in _devices(args, kwargs):
+        if launches.mode() is None and "cpu" not in _devices(args, kwargs):
             return original(self, *args, **kwargs)
         # Nothing is timed without a GPU: the first configuration left after pruning is taken.
         self.nargs = named

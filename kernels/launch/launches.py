@@ -1,0 +1,114 @@
+"""What was launched while a block of code ran, in Triton and in CUDA C++ alike.
+
+Both kinds of kernel ask here whether somebody is counting or recording, and tell here what they
+launched, so that a chain of both stands in one list, in the order of its launches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from kernels.launch.arena import Access
+from kernels.launch.errors import Program
+
+if TYPE_CHECKING:
+    from kernels.launch.binary import Specialization
+
+
+class Totals(Protocol):
+    """What one launch moved: the arena of an interpreted one, the counts of an emulated one."""
+
+    @property
+    def note(self) -> str:
+        """What the count could not judge, or ""."""
+
+    def totals(self) -> Iterator[tuple[str, int, int, int, int]]:
+        """Yield (argument, read unique, read requested, write unique, write requested), bytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch(ABC):
+    """One launch as it was asked for: `arguments` by name, and the grid.
+
+    `arena` and `trace` are there if it was interpreted or emulated, not if it was recorded.
+    """
+
+    kernel: Any
+    arguments: dict[str, Any]
+    grid: Program
+    arena: Totals | None = None
+    trace: tuple[Access, ...] = ()
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The kernel's name."""
+
+    @property
+    @abstractmethod
+    def lanes(self) -> tuple[int, int]:
+        """Lanes of all its loads, stores and atomics; how many of them were switched off."""
+
+    @abstractmethod
+    def specialize(self, capability: int) -> Specialization:
+        """What this launch would run on a compute capability such as 75 or 90."""
+
+
+@dataclass
+class Launches:
+    """What was launched while a block of code ran, in order."""
+
+    mode: str
+    trace: bool = False
+    seen: list[Launch] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[Launch]:
+        return iter(self.seen)
+
+    def __len__(self) -> int:
+        return len(self.seen)
+
+
+_active: list[Launches] = []
+
+
+@contextlib.contextmanager
+def _mode(launches: Launches) -> Iterator[Launches]:
+    _active.append(launches)
+    try:
+        yield launches
+    finally:
+        _active.remove(launches)
+
+
+def interpreting(trace: bool = False) -> contextlib.AbstractContextManager[Launches]:
+    """Interpret or emulate every launch inside the block, whatever its device; keep its counts.
+
+    With `trace`, every access is kept too, in order: many times slower and larger.
+    """
+    return _mode(Launches("interpret", trace))
+
+
+def recording() -> contextlib.AbstractContextManager[Launches]:
+    """Keep every launch inside the block and run none: outputs stay as they were allocated."""
+    return _mode(Launches("record"))
+
+
+def mode() -> str | None:
+    """What the innermost block asks of a launch, "interpret" or "record"; None outside a block."""
+    return _active[-1].mode if _active else None
+
+
+def wants_trace() -> bool:
+    """Whether one of the blocks around a launch keeps every access."""
+    return any(launches.trace for launches in _active)
+
+
+def keep(launch: Launch) -> None:
+    """Tell a launch to the blocks around it; one that was only recorded to the innermost."""
+    for launches in _active if mode() == "interpret" else _active[-1:]:
+        launches.seen.append(launch)
