@@ -92,6 +92,12 @@ class Faults:
             f"of the block has written"
         )
 
+    def _unwritten(self, fields: Fields, argument: str, index: int) -> tuple[str, str]:
+        return "uninitialised", (
+            f"{self._access(fields)} at index {index} of {argument!r}, which was made empty and "
+            f"which nobody has written; store there first, or make it with torch.zeros"
+        )
+
     def _race(self, fields: Fields, argument: str, index: int) -> tuple[str, str]:
         shared = fields["where"] == "shared"
         line = self.line_of(int(fields["otheraddress"]))

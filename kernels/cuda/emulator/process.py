@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from kernels.cuda.emulator.faults import Faults, Fields
+from kernels.cuda.emulator.initcheck import bytes_of, unwritten_bytes
 from kernels.cuda.emulator.results import (
     KINDS,
     ArgumentBytes,
@@ -39,18 +40,29 @@ _SHARED_MEMORY = Path("/dev/shm")
 
 @dataclass
 class _Storage:
-    """The memory behind one or more arguments: bytes low to high of a tensor's storage."""
+    """The memory behind one or more arguments: bytes low to high of a tensor's storage.
+
+    `offset` is its place in the launch's memory file, and `flags_offset` that of a flag for each
+    byte which nobody has written, where such a byte is known; 0 elsewhere.
+    """
 
     tensor: torch.Tensor
     low: int
     high: int
     granule: int
     offset: int = 0
+    unwritten: np.ndarray | None = None
+    flags_offset: int = 0
 
     def host(self) -> np.ndarray:
-        storage = self.tensor.untyped_storage()
-        whole = torch.empty(0, dtype=torch.uint8).set_(storage)
-        return whole.numpy()[self.low : self.high]
+        return bytes_of(self.tensor.untyped_storage())[self.low : self.high]
+
+    def parts(self) -> Iterator[tuple[np.ndarray, slice]]:
+        """What of the caller's memory belongs where in the memory file."""
+        size = self.high - self.low
+        yield self.host(), slice(self.offset, self.offset + size)
+        if self.unwritten is not None:
+            yield self.unwritten, slice(self.flags_offset, self.flags_offset + size)
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
@@ -81,8 +93,12 @@ def _storages(tensors: Sequence[torch.Tensor]) -> tuple[list[_Storage], list[int
     total = 0
     for one in storages:
         one.low -= one.low % 256  # so that an address keeps its alignment within the storage
-        one.offset = total
-        total += -(-max(one.high - one.low, 1) // _PAGE) * _PAGE
+        pages = -(-max(one.high - one.low, 1) // _PAGE) * _PAGE
+        one.offset, total = total, total + pages
+        flags = unwritten_bytes(one.tensor)
+        if flags is not None and flags[one.low : one.high].any():
+            one.unwritten = flags[one.low : one.high]
+            one.flags_offset, total = total, total + pages
     return storages, which, max(total, _PAGE)
 
 
@@ -110,7 +126,7 @@ def launch(
         scratch = None
     words: list[int] = [entry, *grid, *block, shared_bytes, shared_granule, len(storages)]
     for one in storages:
-        words += [one.offset, one.high - one.low, one.granule]
+        words += [one.offset, one.high - one.low, one.granule, one.flags_offset]
     words.append(len(values))
     numbers = iter(which)
     for value in values:
@@ -130,7 +146,8 @@ def launch(
         request.write_text(" ".join(map(str, words)))
         memory = np.memmap(memory_file, dtype=np.uint8, mode="w+", shape=(total,))
         for one in storages:
-            memory[one.offset : one.offset + one.high - one.low] = one.host()
+            for part, place in one.parts():
+                memory[place] = part
         command = [str(program), *map(str, files[:3]), str(trace_file) if trace else ""]
         _run(command, time_limit_s)
         records = _records(result)
@@ -153,8 +170,8 @@ def launch(
         counts = _counts(kernel, grid, block, names, records, lines)
         written = {a.name for a in counts.arguments if a.write_requested}
         for number in {n for n, name in zip(which, names, strict=True) if name in written}:
-            one = storages[number]
-            one.host()[:] = memory[one.offset : one.offset + one.high - one.low]
+            for part, place in storages[number].parts():
+                part[:] = memory[place]
         if trace:
             items = [t.element_size() for t in tensors]
             accesses = _trace(trace_file, names, items, records, lines)

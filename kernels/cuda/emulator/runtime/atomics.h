@@ -82,19 +82,19 @@ EMULATED unsigned long long atomicMin(unsigned long long* p, unsigned long long 
     return emulated_min(p, v);
 }
 EMULATED int atomicExch(int* p, int v) {
-    emulated_atomic(p, sizeof *p);
+    emulated_atomic_store(p, sizeof *p);
     return emulated_exchange(p, v);
 }
 EMULATED unsigned atomicExch(unsigned* p, unsigned v) {
-    emulated_atomic(p, sizeof *p);
+    emulated_atomic_store(p, sizeof *p);
     return emulated_exchange(p, v);
 }
 EMULATED unsigned long long atomicExch(unsigned long long* p, unsigned long long v) {
-    emulated_atomic(p, sizeof *p);
+    emulated_atomic_store(p, sizeof *p);
     return emulated_exchange(p, v);
 }
 EMULATED float atomicExch(float* p, float v) {
-    emulated_atomic(p, sizeof *p);
+    emulated_atomic_store(p, sizeof *p);
     return emulated_exchange(p, v);
 }
 EMULATED int atomicCAS(int* p, int expected, int v) {

@@ -32,6 +32,7 @@ void* emulated_shared(unsigned long long id, const char* name, unsigned long lon
                       unsigned long long item);
 void* emulated_dynamic_shared(const char* name, unsigned long long item);
 void emulated_atomic(void* pointer, unsigned long long size);
+void emulated_atomic_store(void* pointer, unsigned long long size);
 }
 static const int warpSize = 32;
 

@@ -15,6 +15,7 @@ static void* pointers[128];
 // What may yet turn out to have a better name, and how firm it is (0: nothing).
 static char kept[640];
 static int kept_rank;
+static u64 kept_place;
 
 static void describe(char* out, size_t size, const char* format, va_list arguments) {
     int head = snprintf(out, size, "fault block=%u thread=%d address=%llu what=", block_number,
@@ -31,7 +32,7 @@ static void describe(char* out, size_t size, const char* format, va_list argumen
 void fault(const char* format, ...) {
     // Garbage that was read leads to other faults; a barrier that was missed explains a race.
     bool explains = !strncmp(format, "barrier", 7) || !strncmp(format, "collective", 10);
-    if (kept_rank && !explains) end_with(kept);
+    if (kept_rank && !(explains && kept_rank != UNWRITTEN_ARGUMENT)) end_with(kept);
     char description[640];
     va_list arguments;
     va_start(arguments, format);
@@ -40,17 +41,19 @@ void fault(const char* format, ...) {
     end_with(description);
 }
 
-void suspect(int rank, const char* format, ...) {
+void suspect(int rank, u64 place, const char* format, ...) {
     if (rank <= kept_rank) return;
+    if (kept_rank == UNWRITTEN_ARGUMENT && !(rank == RACE && place == kept_place)) return;
     kept_rank = rank;
+    kept_place = place;
     va_list arguments;
     va_start(arguments, format);
     describe(kept, sizeof kept, format, arguments);
     va_end(arguments);
 }
 
-void judge_suspect() {
-    if (kept_rank) end_with(kept);
+void judge_suspect(bool grid_ended) {
+    if (grid_ended ? kept_rank : kept_rank > UNWRITTEN_ARGUMENT) end_with(kept);
 }
 
 static void on_signal(int number, siginfo_t* info, void*) {
@@ -100,6 +103,7 @@ int main(int, char** argv) {
         storages[s].offset = next(request);
         storages[s].size = next(request);
         storages[s].granule = next(request);
+        storages[s].flags_offset = next(request);
     }
     // A parameter is "1 storage start span item" for a pointer, "0 bits" for a value.
     int n_parameters = int(next(request)), argument_of[128];

@@ -66,6 +66,10 @@ void prepare_memory(int memory_file) {
     code_bytes = reinterpret_cast<u64>(&_end) - code_low;
     site_of_address = zeroed<u32>(code_bytes);
     for (int s = 0; s < n_storages; s++) {
+        if (storages[s].flags_offset)
+            storages[s].unwritten = static_cast<u8*>(
+                mmap(nullptr, storages[s].size, PROT_READ | PROT_WRITE, MAP_SHARED, memory_file,
+                     off_t(storages[s].flags_offset)));
         storages[s].flags = zeroed<u8>(storages[s].size + 16);
         storages[s].cells = zeroed<Cell>(storages[s].size / storages[s].granule + 16);
     }
@@ -151,15 +155,32 @@ static void note_request(u32 number, u64 address) {
 
 // ---------------------------------------------------------------- one access
 
-static void suspect_race(const char* where, int argument, i64 offset, int kind, Conflict met) {
-    suspect(RACE,
+static void suspect_race(const char* where, u64 place, int argument, i64 offset, int kind,
+                         Conflict met) {
+    suspect(RACE, place,
             "race where=%s argument=%d offset=%lld kind=%d did=%s otherblock=%u otherthread=%u "
             "otheraddress=%llu",
             where, argument, (long long)offset, kind, met.what, met.block, met.thread,
             (unsigned long long)site_address(met.site));
 }
 
-static void touch_argument(int index, u64 address, u64 size, int kind, u32 site) {
+// What names a granule of a storage, whichever argument it is reached by.
+static u64 place_of(int storage, u64 cell) { return u64(storage) << 40 | cell; }
+
+// `value_used` is false for an exchange: what it replaces may have been anything.
+static void meet_unwritten(int index, u64 place, u64 size, int kind, bool value_used) {
+    const Argument& argument = arguments[index];
+    Storage& storage = storages[argument.storage];
+    for (u64 byte = place; byte < place + size; byte++) {
+        if (storage.unwritten[byte] && kind != STORE && value_used)
+            suspect(UNWRITTEN_ARGUMENT, place_of(argument.storage, byte / storage.granule),
+                    "unwritten argument=%d offset=%lld kind=%d", index,
+                    (long long)(byte - argument.start), kind);
+        if (kind != LOAD) storage.unwritten[byte] = 0;
+    }
+}
+
+static void touch_argument(int index, u64 address, u64 size, int kind, u32 site, bool value_used) {
     Argument& argument = arguments[index];
     i64 offset = i64(address - argument.base);
     if (offset < 0 || offset + i64(size) > i64(argument.span))
@@ -172,6 +193,7 @@ static void touch_argument(int index, u64 address, u64 size, int kind, u32 site)
     u8 flag = kind == LOAD ? 1 : kind == STORE ? 2 : 3;
     for (u64 byte = 0; byte < size; byte++) storage.flags[place + byte] |= flag;
     block_did_atomic |= kind == ATOMIC;
+    if (storage.unwritten) meet_unwritten(index, place, size, kind, value_used);
     u64 last = (place + size - 1) / storage.granule;
     for (u64 cell = place / storage.granule; cell <= last; cell++) {
         Conflict met = meet(storage.cells[cell], kind, site, true);
@@ -179,7 +201,7 @@ static void touch_argument(int index, u64 address, u64 size, int kind, u32 site)
         if (met.block != block_number && block_did_atomic)
             races_unjudged = true;
         else
-            suspect_race("global", index, offset, kind, met);
+            suspect_race("global", place_of(argument.storage, cell), index, offset, kind, met);
     }
 }
 
@@ -197,7 +219,7 @@ static void touch_shared(u64 address, u64 size, int kind, u32 site) {
     u8* written = shared_written + (address - shared_base);
     for (u64 byte = 0; byte < size; byte++) {
         if (kind != STORE && !written[byte])
-            suspect(UNWRITTEN, "uninitialised name=%s offset=%lld item=%llu kind=%d", name,
+            suspect(UNWRITTEN_SHARED, address, "uninitialised name=%s offset=%lld item=%llu kind=%d", name,
                     (long long)offset, (unsigned long long)variable->item, kind);
         written[byte] |= kind != LOAD;
     }
@@ -207,12 +229,13 @@ static void touch_shared(u64 address, u64 size, int kind, u32 site) {
         if (*met.what) {
             std::string where = std::string("shared name=") + name + " item=" +
                                 std::to_string(variable->item);
-            suspect_race(where.c_str(), -1, offset, kind, met);
+            suspect_race(where.c_str(), address, -1, offset, kind, met);
         }
     }
 }
 
-static inline void access(void* pointer, u64 size, int kind, bool must_align, void* from) {
+static inline void access(void* pointer, u64 size, int kind, bool must_align, void* from,
+                          bool value_used = true) {
     u64 address = reinterpret_cast<u64>(pointer);
     u64 window = (address - FIRST_WINDOW) >> WINDOW_BITS;
     if (window > u64(n_arguments)) {
@@ -227,7 +250,7 @@ static inline void access(void* pointer, u64 size, int kind, bool must_align, vo
     if (is_shared)
         touch_shared(address, size, kind, site);
     else
-        touch_argument(int(window), address, size, kind, site);
+        touch_argument(int(window), address, size, kind, site, value_used);
     if (must_align && address % size)
         fault("misaligned argument=%d offset=%lld size=%d kind=%d", is_shared ? -1 : int(window),
               is_shared ? 0ll : (long long)(address - arguments[window].base), int(size), kind);
@@ -252,6 +275,7 @@ void __tsan_init() {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}
 void emulated_atomic(void* p, u64 size) { access(p, size, ATOMIC, true, HERE); }
+void emulated_atomic_store(void* p, u64 size) { access(p, size, ATOMIC, true, HERE, false); }
 }
 
 // ---------------------------------------------------------------- requests of whole warps

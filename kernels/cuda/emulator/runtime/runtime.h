@@ -30,6 +30,8 @@ struct Cell;
 struct Storage {
     u64 offset, size;  // bytes within the memory file
     u64 granule;       // races are told apart at this many bytes
+    u64 flags_offset;  // where the file says what nobody has written, 0 if all is written
+    u8* unwritten;     // per byte: 1 while nobody has written it; null if all is written
     u8* flags;         // per byte: 1 read, 2 written, 4 told
     Cell* cells;       // per granule
 };
@@ -62,9 +64,9 @@ u64 site_address(u32 site);
 // main.cpp: say what went wrong and end the process.
 [[noreturn]] void fault(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
-// The same, but only at the block's next stop: a read of what nobody wrote (rank 1) is a race
-// (rank 2) if another thread writes there before the next barrier, and a race is a divergent
-// barrier if one of the two threads missed one.
-enum Rank { UNWRITTEN = 1, RACE = 2 };
-void suspect(int rank, const char* format, ...) __attribute__((format(printf, 2, 3)));
-void judge_suspect();
+// The same, but later. A read of what nobody wrote is a race if another thread writes there: in
+// shared memory before the next barrier, in an argument before the grid ends. And a race is a
+// divergent barrier if one of the two threads missed one. `place` is the address.
+enum Rank { UNWRITTEN_ARGUMENT = 1, UNWRITTEN_SHARED = 2, RACE = 3 };
+void suspect(int rank, u64 place, const char* format, ...) __attribute__((format(printf, 3, 4)));
+void judge_suspect(bool grid_ended);

@@ -196,7 +196,7 @@ static bool next_barrier() {
     }
     for (int first = 0; first < n_threads; first += 32) end_of_requests(first / 32);
     if (returned == n_threads) {
-        judge_suspect();
+        judge_suspect(false);
         return true;
     }
     for (int t = 0; t < n_threads; t++) {
@@ -210,7 +210,7 @@ static bool next_barrier() {
         fault("barrier line=%d other=%d otherline=%d otherstate=%d", fibers[at_barrier].line, t,
               fibers[t].line, int(fibers[t].state));
     }
-    judge_suspect();
+    judge_suspect(false);
     barrier_votes = votes;
     for (int t = 0; t < n_threads; t++) fibers[t].state = READY;
     barrier_epoch++;
@@ -238,4 +238,5 @@ void run_grid(int entry, void** pointers) {
                 while (!next_barrier()) {
                 }
             }
+    judge_suspect(true);
 }
