@@ -6,10 +6,14 @@ text. So an endless loop, a crash or a patched function ends there, and the note
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
 import secrets
 import types
 from typing import Any
+
+import torch
 
 import kernels.grading.questions  # noqa: F401  (registers the questions)
 from kernels.grading.integrity import Snapshot
@@ -17,6 +21,7 @@ from kernels.grading.isolation import isolated
 from kernels.grading.progress import note
 from kernels.grading.question import Attempt, NotAnswered, Question, Wrong, questions
 from kernels.grading.result import Result, show
+from kernels.grading.speed import timed
 
 _MOST_SEED = 2**32
 _AS_WRITTEN = Snapshot()
@@ -58,9 +63,10 @@ def _graded(question: Question, attempt: Attempt) -> Result:
         told = {"message": f"{_own_name(attempt.answer)} {ended.reason}"}
     if told.get("untouched"):
         return _not_answered(question)
+    bonus = _timed(question, attempt, told) if told.get("passed") is True else 0
     passed = told.get("passed") is True
     points = question.points if passed else 0
-    standing = note(question.id, points)
+    standing = note(question.id, points, bonus)
     return Result(
         question.id,
         question.title,
@@ -73,7 +79,30 @@ def _graded(question: Question, attempt: Attempt) -> Result:
         told.get("rerun", ""),
         ended.printed.strip(),
         tuple(told.get("pictures", ())),
+        bonus,
     )
+
+
+def _timed(question: Question, attempt: Attempt, told: dict[str, Any]) -> int:
+    """Run a right answer on the GPU, if there is one; amend `told` and return the bonus earned."""
+    if question.speed is None or not torch.cuda.is_available():
+        return 0
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            _refuse_patches()
+            measured = timed(attempt, question.speed)
+            _refuse_patches()
+    except Wrong as wrong:
+        wrong = _patched() or wrong
+        told |= {"passed": False, "message": wrong.sentence, "means": wrong.means}
+        return 0
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # out of memory, say: no bonus, and no harm to the points
+        told["held"] = [*told["held"], f"no time on the GPU: {type(error).__name__}"]
+        return 0
+    told["held"] = [*told["held"], measured.sentence]
+    return measured.bonus
 
 
 def _grade(question: Question, attempt: Attempt) -> dict[str, Any]:

@@ -25,10 +25,14 @@ _GREEN, _GREY = "#009e73", "#999999"
 
 @dataclass(frozen=True)
 class Standing:
-    """What one question has earned so far, and how often it failed since it last passed."""
+    """What one question has earned so far, and how often it failed since it last passed.
+
+    `bonus` are the points for speed, which a GPU gives.
+    """
 
     points: int = 0
     failed: int = 0
+    bonus: int = 0
 
 
 def _file() -> Path | None:
@@ -52,7 +56,9 @@ def _read(file: Path) -> dict[str, Standing]:
     try:
         told = json.loads(file.read_text(encoding="utf-8"))
         return {
-            str(name): Standing(int(entry["points"]), int(entry["failed"]))
+            str(name): Standing(
+                int(entry["points"]), int(entry["failed"]), int(entry.get("bonus", 0))
+            )
             for name, entry in told.items()
         }
     except FileNotFoundError:
@@ -82,17 +88,18 @@ def standings() -> dict[str, Standing]:
     return {}
 
 
-def note(question: str, points: int) -> Standing:
+def note(question: str, points: int, bonus: int = 0) -> Standing:
     """Write down a result and return the question's standing; best points are never lost."""
     file = _file()
-    new = Standing(points, 0 if points else 1)
+    new = Standing(points, 0 if points else 1, bonus)
     if file is None:
         return new
     # A disk that is full or read-only costs the record, not the check.
     with contextlib.suppress(OSError), _locked(file):
         known = _read(file)
         old = known.get(question, Standing())
-        new = Standing(max(old.points, points), 0 if points else old.failed + 1)
+        failed = 0 if points else old.failed + 1
+        new = Standing(max(old.points, points), failed, max(old.bonus, bonus))
         known[question] = new
         _write(file, known)
     return new
@@ -100,9 +107,10 @@ def note(question: str, points: int) -> Standing:
 
 @dataclass(frozen=True, repr=False)
 class Progress:
-    """Points by exercise set: (set, [(question, points, most)])."""
+    """Points by exercise set: (set, [(question, points, most)]), and those for speed."""
 
     sets: tuple[tuple[str, tuple[tuple[str, int, int], ...]], ...]
+    bonus: int = 0
 
     @property
     def points(self) -> int:
@@ -114,8 +122,14 @@ class Progress:
         """All points there are."""
         return sum(most for _, rows in self.sets for _, _, most in rows)
 
+    @property
+    def headline(self) -> str:
+        """All points in words."""
+        more = f", and {self.bonus} for speed" if self.bonus else ""
+        return f"{self.points} of {self.max_points} points{more}"
+
     def __repr__(self) -> str:
-        lines = [f"{self.points} of {self.max_points} points"]
+        lines = [self.headline]
         for name, rows in self.sets:
             marks = "".join("■" if points else "□" for _, points, _ in rows)
             earned, most = sum(r[1] for r in rows), sum(r[2] for r in rows)
@@ -146,7 +160,7 @@ class Progress:
             parts.append(f'<text x="{x + 6}" y="{y + 15}" fill="currentColor">{told}</text>')
         label = html.escape(repr(self), quote=True)
         return (
-            f"<p><strong>{self.points} of {self.max_points} points</strong></p>"
+            f"<p><strong>{self.headline}</strong></p>"
             f'<svg role="img" aria-label="{label}" width="520" height="{height}" '
             f'viewBox="0 0 520 {height}" style="max-width:100%" font-size="14" '
             f'font-family="sans-serif">{"".join(parts)}</svg>'
@@ -157,7 +171,10 @@ def progress() -> Progress:
     """The points of every question so far; a notebook shows them as a picture."""
     earned: dict[str, Any] = standings()
     sets: dict[str, list[tuple[str, int, int]]] = {}
+    bonus = 0
     for name, question in sorted(questions().items()):
-        points = min(earned.get(name, Standing()).points, question.points)
+        standing = earned.get(name, Standing())
+        points = min(standing.points, question.points)
+        bonus += standing.bonus if question.speed is not None else 0
         sets.setdefault(name.split(".")[0], []).append((name, points, question.points))
-    return Progress(tuple((name, tuple(rows)) for name, rows in sets.items()))
+    return Progress(tuple((name, tuple(rows)) for name, rows in sets.items()), bonus)

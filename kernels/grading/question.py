@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kernels.grading.speed import Speed
 
 KINDS = ("predict", "read", "fix", "write", "optimise", "explain")
 # What an untouched exercise raises; the generator writes it where a solution stood.
@@ -61,6 +64,7 @@ class Question:
     `hint` is shown at the first failure, after the hint that belongs to what failed if there is
     one; each of `more_hints` at one failure more. A reader sees three at most. `needs` names the
     slow modules that grading imports: the checker's own process loads them, once, before it forks.
+    `speed` is what a GPU times for a bonus point.
     """
 
     id: str
@@ -72,6 +76,7 @@ class Question:
     grade: Callable[[Attempt], None]
     more_hints: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
+    speed: Speed | None = None
 
     def hints(self, failed: int, first: str = "") -> tuple[str, ...]:
         """The hints after `failed` failures, `first` being the one for what failed."""

@@ -14,7 +14,8 @@ class Result:
     """A verdict. `message` is one sentence; `means` and `hints` explain a failure.
 
     `held` are the checks that passed, `rerun` the call that repeats the check on the same inputs
-    ("" if there were none), `printed` what the answer printed, `pictures` figures as HTML.
+    ("" if there were none), `printed` what the answer printed, `pictures` figures as HTML. `bonus`
+    points, for speed, are beyond `max_points`.
     """
 
     question: str
@@ -28,6 +29,7 @@ class Result:
     rerun: str = ""
     printed: str = ""
     pictures: tuple[str, ...] = ()
+    bonus: int = 0
     # The notebook cell that displayed it already: as that cell's value it isn't shown again.
     shown_in: int | None = field(default=None, compare=False)
 
@@ -43,6 +45,7 @@ class Result:
             return "✗ nothing graded"
         mark = "✓ passed" if self.passed else "✗ not yet"
         points = f"{self.points} of {self.max_points} points"
+        points += f" and {self.bonus} for speed" if self.bonus else ""
         return f"{mark} · {self.question} {self.title} · {points}"
 
     def _notes(self) -> list[tuple[str, str]]:

@@ -10,6 +10,7 @@ import triton
 
 import kernels.grading.compare
 from kernels.grading import check, progress
+from kernels.grading.progress import note
 from tests.grading import submissions as s
 
 right = s.with_fault("")
@@ -200,6 +201,17 @@ def test_progress_survives_a_restart_and_the_best_counts(own_progress):
     assert "■" in repr(progress())
     assert "02.3: 3 of 3" in progress()._repr_html_()
     assert own_progress.exists()
+
+
+def test_points_for_speed_are_kept_and_told(own_progress):
+    note("03.3", 2, bonus=1)
+    note("03.3", 2)
+    assert (progress().points, progress().bonus) == (2, 1)
+    assert progress().headline.startswith("2 of ")
+    assert progress().headline.endswith("points, and 1 for speed")
+    # A file written before there was a bonus is read as it is.
+    own_progress.write_text('{"03.3": {"points": 2, "failed": 0}}')
+    assert (progress().points, progress().bonus) == (2, 0)
 
 
 def test_an_unreadable_progress_file_is_put_aside(own_progress):

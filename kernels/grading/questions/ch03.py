@@ -2,10 +2,15 @@
 
 from kernels.grading.question import Question, register
 from kernels.grading.questions.ch02_layer_norm import grade_layer_norm
-from kernels.grading.questions.ch03_elements import grade_add, grade_copy
+from kernels.grading.questions.ch03_elements import ADD_SPEED, COPY_SPEED, grade_add, grade_copy
 from kernels.grading.questions.ch03_launches import grade_cause, grade_launch
-from kernels.grading.questions.ch03_norms import grade_fused_passes
-from kernels.grading.questions.ch03_tiles import grade_row_sum, grade_transpose
+from kernels.grading.questions.ch03_norms import SPEED, grade_fused_passes
+from kernels.grading.questions.ch03_tiles import (
+    SUM_SPEED,
+    TRANSPOSE_SPEED,
+    grade_row_sum,
+    grade_transpose,
+)
 
 register(
     Question(
@@ -45,6 +50,7 @@ register(
         hint="A program's offsets are tl.program_id(0) * BLOCK + tl.arange(0, BLOCK).",
         more_hints=("The load and the store take the same mask, offsets < n.",),
         grade=grade_copy,
+        speed=COPY_SPEED,
     )
 )
 register(
@@ -57,6 +63,7 @@ register(
         hint="How many programs run for n = 1, and which elements does program 1 load?",
         more_hints=("One fault hides the other: mend the grid, and the mask shows.",),
         grade=grade_add,
+        speed=ADD_SPEED,
     )
 )
 register(
@@ -69,6 +76,7 @@ register(
         hint="Row r begins at offset r · n_cols, and a block takes a power of two of lanes.",
         more_hints=("Convert to fp32 before the sum, and load 0 in masked lanes.",),
         grade=grade_row_sum,
+        speed=SUM_SPEED,
     )
 )
 register(
@@ -84,6 +92,7 @@ register(
             "rows[:, None] and cols[None, :] make a tile of offsets, and a mask of the same shape.",
         ),
         grade=grade_transpose,
+        speed=TRANSPOSE_SPEED,
     )
 )
 register(
@@ -98,6 +107,7 @@ register(
             "With a block as wide as the row there is no loop, and x stays in one variable.",
         ),
         grade=grade_fused_passes,
+        speed=SPEED,
     )
 )
 register(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 
 import torch
 
 from kernels.grading.checks import Case, Run, computed_by_kernels, reads_once, within_bytes
-from kernels.grading.hardware import compiles
+from kernels.grading.hardware import compiles, enough_programs
 from kernels.grading.question import Attempt
 from kernels.grading.questions.ch03_models import (
     EXACT,
@@ -19,6 +20,7 @@ from kernels.grading.questions.ch03_models import (
     right_or_told,
     stored_in_each,
 )
+from kernels.grading.speed import Speed
 from kernels.registry import Tolerance
 
 _OUTSIDE = (
@@ -33,7 +35,7 @@ _DTYPES = (torch.float32, torch.float16)
 
 
 def _sizes(rng: random.Random) -> list[int]:
-    return [1, 1000, 1024, 1025, rng.randrange(2, 64), rng.randrange(1026, 4000)]
+    return [1, 1000, 1024, 1025, rng.randrange(2, 64), rng.randrange(16400, 40000)]
 
 
 def _at_end(runs: list[Run]) -> str:
@@ -47,6 +49,21 @@ def _at_end(runs: list[Run]) -> str:
             "The grid takes a program for every block."
         )
     return _END
+
+
+_MANY = 16 * 2**20
+
+
+def _enough(attempt: Attempt, runs: list[Run]) -> None:
+    def least(case: Case) -> int:
+        return math.ceil(case.x.numel() / 8192)
+
+    enough_programs(attempt, runs, least, "one for every 8192 elements")
+
+
+def _copy_case(rng: random.Random, n: int, dtype: torch.dtype) -> Case:
+    x = drawn(rng, (n,), dtype)
+    return Case({"x": x}, (), x.double(), EXACT)
 
 
 def _copy_models(case: Case) -> Iterator[tuple[str, Tensor]]:
@@ -64,16 +81,24 @@ def _explain_copy(runs: list[Run]) -> str:
 def grade_copy(attempt: Attempt) -> None:
     """Grade `my_copy(x)`: x (n,) in fp32 or fp16, the same values in new memory."""
     rng = random.Random(attempt.seed)
-    cases = []
-    for n in _sizes(rng):
-        for dtype in _DTYPES:
-            x = drawn(rng, (n,), dtype)
-            cases.append(Case({"x": x}, (), x.double(), EXACT))
+    cases = [_copy_case(rng, n, dtype) for n in _sizes(rng) for dtype in _DTYPES]
     runs = right_or_told(attempt, cases, _explain_copy, _OUTSIDE)
     computed_by_kernels(attempt, runs, launches=1)
     reads_once(attempt, runs, "x")
     within_bytes(attempt, runs, lambda c: 2 * c.x.numel() * c.x.itemsize, "x read, y written")
+    _enough(attempt, runs)
     compiles(attempt, (r.case for r in runs))
+
+
+COPY_SPEED = Speed(lambda seed: _copy_case(random.Random(seed), _MANY, torch.float32), 0.9)
+
+
+def _add_case(rng: random.Random, n: int, dtype: torch.dtype) -> Case:
+    inputs = {"x": drawn(rng, (n,), dtype), "y": drawn(rng, (n,), dtype)}
+    total = inputs["x"].double() + inputs["y"].double()
+    # One rounding to the dtype, of half an epsilon at most.
+    one = torch.finfo(dtype).eps
+    return Case(inputs, (), total, Tolerance(one, one))
 
 
 def _add_models(case: Case) -> Iterator[tuple[str, Tensor]]:
@@ -92,17 +117,14 @@ def _explain_add(runs: list[Run]) -> str:
 def grade_add(attempt: Attempt) -> None:
     """Grade `my_add(x, y)`: both (n,) in fp32 or fp16, their sum in the same dtype."""
     rng = random.Random(attempt.seed)
-    cases = []
-    for n in _sizes(rng):
-        for dtype in _DTYPES:
-            inputs = {"x": drawn(rng, (n,), dtype), "y": drawn(rng, (n,), dtype)}
-            total = inputs["x"].double() + inputs["y"].double()
-            # One rounding to the dtype, of half an epsilon at most.
-            one = torch.finfo(dtype).eps
-            cases.append(Case(inputs, (), total, Tolerance(one, one)))
+    cases = [_add_case(rng, n, dtype) for n in _sizes(rng) for dtype in _DTYPES]
     runs = right_or_told(attempt, cases, _explain_add, _OUTSIDE)
     computed_by_kernels(attempt, runs, launches=1)
     for name in ("x", "y"):
         reads_once(attempt, runs, name)
     within_bytes(attempt, runs, lambda c: 3 * c.x.numel() * c.x.itemsize, "x, y read, sum written")
+    _enough(attempt, runs)
     compiles(attempt, (r.case for r in runs))
+
+
+ADD_SPEED = Speed(lambda seed: _add_case(random.Random(seed), _MANY, torch.float32), 0.9)

@@ -13,6 +13,7 @@ from kernels.grading.checks import Case, Run, computed_by_kernels, reads_once, w
 from kernels.grading.hardware import compiles
 from kernels.grading.question import Attempt, Wrong
 from kernels.grading.questions.ch03_models import Tensor, drawn, recognised, right_or_told
+from kernels.grading.speed import Speed
 from kernels.registry import Tolerance
 
 _SHAPES = ((3, 64), (3, 17), (2, 1000), (3, 1), (1, 4096), (1, 2500))
@@ -63,22 +64,25 @@ def _explain(runs: list[Run]) -> str:
     return recognised(runs, _models)
 
 
+def _case(
+    rng: random.Random, rows: int, cols: int, dtype: torch.dtype, mean: float, eps: float = 1e-5
+) -> Case:
+    x = drawn(rng, (rows, cols), dtype, mean)
+    # Rounding to x's dtype, fp32 sums, and what a mean far from 0 loses of the differences.
+    spread = torch.sqrt(x.double().var(-1, correction=0) + eps)
+    far = float((x.double().mean(-1).abs() / spread).max())
+    near = torch.finfo(dtype).eps + 2.0**-22 * (4 + math.log2(cols + 1)) * (1 + far)
+    trait = f"mean near {mean:.0f}" if mean > 10 else ""
+    return Case({"x": x}, (eps,), normalised(x, eps), Tolerance(near, near), trait)
+
+
 def _cases(seed: int) -> list[Case]:
     rng = random.Random(seed)
-
-    def case(rows: int, cols: int, dtype: torch.dtype, mean: float, eps: float = 1e-5) -> Case:
-        x = drawn(rng, (rows, cols), dtype, mean)
-        # Rounding to x's dtype, fp32 sums, and what a mean far from 0 loses of the differences.
-        spread = torch.sqrt(x.double().var(-1, correction=0) + eps)
-        far = float((x.double().mean(-1).abs() / spread).max())
-        near = torch.finfo(dtype).eps + 2.0**-22 * (4 + math.log2(cols + 1)) * (1 + far)
-        trait = f"mean near {mean:.0f}" if mean > 10 else ""
-        return Case({"x": x}, (eps,), normalised(x, eps), Tolerance(near, near), trait)
-
     shapes = [*_SHAPES, (rng.randrange(2, 5), rng.randrange(65, 600))]
-    cases = [case(r, n, d, 2.0) for r, n in shapes for d in (torch.float32, torch.float16)]
-    cases.append(case(2, 128, torch.float32, 2.0, eps=0.5))
-    return cases + [case(r, n, torch.float32, 3000.0) for r, n in ((3, 17), (2, 1000), (2, 64))]
+    cases = [_case(rng, *s, d, 2.0) for s in shapes for d in (torch.float32, torch.float16)]
+    cases.append(_case(rng, 2, 128, torch.float32, 2.0, eps=0.5))
+    far = ((3, 17), (2, 1000), (2, 64))
+    return cases + [_case(rng, *shape, torch.float32, 3000.0) for shape in far]
 
 
 def _fused(attempt: Attempt, runs: list[Run]) -> None:
@@ -105,3 +109,6 @@ def grade_fused_passes(attempt: Attempt) -> None:
     reads_once(attempt, runs, "x")
     within_bytes(attempt, runs, lambda c: 2 * c.x.numel() * c.x.itemsize, "x read, y written")
     compiles(attempt, (r.case for r in runs))
+
+
+SPEED = Speed(lambda seed: _case(random.Random(seed), 8192, 2048, torch.float32, 2.0), 0.85)

@@ -20,6 +20,7 @@ from kernels.grading.questions.ch03_models import (
     recognised,
     right_or_told,
 )
+from kernels.grading.speed import Speed
 from kernels.registry import Tolerance
 
 _SUM_SHAPES = ((4, 64), (3, 17), (1, 1000), (5, 1), (2, 4096), (3, 2500))
@@ -74,22 +75,24 @@ def _explain_sum(runs: list[Run]) -> str:
     return ""
 
 
+def _sum_case(rng: random.Random, rows: int, cols: int, dtype: torch.dtype) -> Case:
+    # Near 300, a sum of many columns leaves the range of fp16.
+    x = drawn(rng, (rows, cols), dtype, mean=300.0 if cols > 1000 else 1.0)
+    total = x.double().sum(-1)
+    # A sum in any order: a rounding of the sum of magnitudes at each of log2 or of √n levels,
+    # whichever way the columns are added.
+    size = float(x.double().abs().sum(-1).max() / total.abs().max())
+    near = 2.0**-24 * (4 + math.sqrt(cols)) * size
+    held = near * math.sqrt(rows) + near
+    return Case({"x": x}, (), total, Tolerance(held, held), dtype=torch.float32)
+
+
 def grade_row_sum(attempt: Attempt) -> None:
     """Grade `row_sum(x)`: x (rows, cols) in fp32 or fp16, the sums (rows,) in fp32."""
     rng = random.Random(attempt.seed)
     shapes = [*_SUM_SHAPES, (rng.randrange(2, 5), rng.randrange(65, 600))]
-    cases = []
-    for rows, cols in shapes:
-        for dtype in (torch.float32, torch.float16):
-            # Near 300, a sum of many columns leaves the range of fp16.
-            x = drawn(rng, (rows, cols), dtype, mean=300.0 if cols > 1000 else 1.0)
-            total = x.double().sum(-1)
-            # A sum in any order: a rounding of the sum of magnitudes at each of log2 or of √n
-            # levels, whichever way the columns are added.
-            size = float(x.double().abs().sum(-1).max() / total.abs().max())
-            near = 2.0**-24 * (4 + math.sqrt(cols)) * size
-            held = near * math.sqrt(rows) + near
-            cases.append(Case({"x": x}, (), total, Tolerance(held, held), dtype=torch.float32))
+    both = (torch.float32, torch.float16)
+    cases = [_sum_case(rng, *shape, dtype) for shape in shapes for dtype in both]
     runs = right_or_told(attempt, cases, _explain_sum, _ROW_MASK)
     computed_by_kernels(attempt, runs, launches=1)
     reads_once(attempt, runs, "x")
@@ -99,6 +102,9 @@ def grade_row_sum(attempt: Attempt) -> None:
 
     within_bytes(attempt, runs, ideal, "x read, a sum a row written")
     compiles(attempt, (r.case for r in runs))
+
+
+SUM_SPEED = Speed(lambda seed: _sum_case(random.Random(seed), 8192, 2048, torch.float32), 0.85)
 
 
 _TILE_SHAPES = ((32, 32), (64, 64), (1, 300), (100, 1), (33, 17), (120, 40))
@@ -158,15 +164,17 @@ def _explain_tile(runs: list[Run]) -> str:
     return ""
 
 
+def _tile_case(rng: random.Random, rows: int, cols: int, dtype: torch.dtype) -> Case:
+    x = drawn(rng, (rows, cols), dtype)
+    return Case({"x": x}, (), x.double().T, EXACT)
+
+
 def grade_transpose(attempt: Attempt) -> None:
     """Grade `my_transpose(x)`: x (rows, cols) in fp32 or fp16, contiguous x.T in new memory."""
     rng = random.Random(attempt.seed)
     shapes = [*_TILE_SHAPES, (rng.randrange(2, 50), rng.randrange(51, 100))]
-    cases = []
-    for rows, cols in shapes:
-        for dtype in (torch.float32, torch.float16):
-            x = drawn(rng, (rows, cols), dtype)
-            cases.append(Case({"x": x}, (), x.double().T, EXACT))
+    both = (torch.float32, torch.float16)
+    cases = [_tile_case(rng, *shape, dtype) for shape in shapes for dtype in both]
     runs = right_or_told(attempt, cases, _explain_tile, _TILE_MASKS)
     for r in runs:
         if not r.output.is_contiguous():
@@ -181,6 +189,11 @@ def grade_transpose(attempt: Attempt) -> None:
     within_bytes(attempt, runs, lambda c: 2 * c.x.numel() * c.x.itemsize, "x read, y written")
     compiles(attempt, (r.case for r in runs))
     _needs_tiles(attempt, runs)
+
+
+TRANSPOSE_SPEED = Speed(
+    lambda seed: _tile_case(random.Random(seed), 4096, 4096, torch.float32), 0.6
+)
 
 
 def _needs_tiles(attempt: Attempt, runs: list[Run]) -> None:

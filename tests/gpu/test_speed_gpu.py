@@ -1,0 +1,81 @@
+"""A right answer on a GPU: run there too, timed against a copy, and a point more if it is fast."""
+
+import pytest
+import torch
+
+from kernels.grading import check, progress
+from tests.grading import submissions_03 as s
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
+]
+
+
+@pytest.fixture(autouse=True)
+def own_progress(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERNELS_PROGRESS", str(tmp_path / "progress.json"))
+
+
+def told_of_speed(result):
+    return next(line for line in result.held if line.startswith(("on the", "no time")))
+
+
+def test_a_fast_copy_earns_the_bonus():
+    result = check("03.3", s.copy_with("", block=1024))
+    assert result.passed, result
+    assert result.bonus == 1, result
+    assert "and 1 for speed" in result.headline
+    assert progress().bonus == 1
+    assert progress().headline.endswith("points, and 1 for speed")
+
+
+def test_a_slow_copy_passes_without_it():
+    result = check("03.3", s.copy_with("", block=32, warps=1))
+    assert result.passed, result
+    assert result.bonus == 0, result
+    assert "earns a bonus point" in told_of_speed(result)
+
+
+def test_an_answer_that_is_wrong_on_the_gpu_fails():
+    right, wrong = s.copy_with("", block=1024), s.copy_with("reverse")
+
+    def my_copy(x):
+        return wrong(x) if x.is_cuda else right(x)
+
+    result = check("03.3", my_copy)
+    assert not result.passed, result
+    assert result.points == result.bonus == 0
+    assert torch.cuda.get_device_name() in result.message
+    assert "right when it is interpreted" in result.means
+
+
+def test_a_call_that_waits_for_the_gpu_has_no_time():
+    copy = s.copy_with("", block=1024)
+
+    def my_copy(x):
+        out = copy(x)
+        if x.is_cuda:
+            torch.cuda.synchronize()
+        return out
+
+    result = check("03.3", my_copy)
+    assert result.passed, result
+    assert result.bonus == 0
+    assert "CUDA graph" in told_of_speed(result)
+
+
+def test_an_old_output_is_not_taken_for_a_fast_one():
+    copy = s.copy_with("", block=1024)
+    kept = {}
+
+    def my_copy(x):
+        if not x.is_cuda:
+            return copy(x)
+        if "out" not in kept:
+            kept["out"] = copy(x)
+        return kept["out"]
+
+    result = check("03.3", my_copy)
+    assert not result.passed, result
+    assert result.bonus == 0
