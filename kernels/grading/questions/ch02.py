@@ -1,9 +1,17 @@
-"""Exercise set 02, LayerNorm by hand: count eager's bytes, fix a fused kernel, merge two states."""
+"""Exercise set 02, LayerNorm by hand: eager's bytes, fused kernels, and the faults of both."""
 
 from kernels.grading.question import Question, register
+from kernels.grading.questions.ch02_add_norm import grade_add_norm
 from kernels.grading.questions.ch02_bytes import grade_bytes
+from kernels.grading.questions.ch02_counterexamples import grade_counterexamples
+from kernels.grading.questions.ch02_eager import grade_eager
 from kernels.grading.questions.ch02_layer_norm import grade_layer_norm
+from kernels.grading.questions.ch02_ledgers import grade_saved
 from kernels.grading.questions.ch02_merge import grade_merge
+from kernels.grading.questions.ch02_rms_norm import grade_rms_norm
+
+# What PyTorch's fake tensors import.
+_FAKE = ("torch._dynamo",)
 
 register(
     Question(
@@ -15,7 +23,7 @@ register(
         hint="Make a table with a line for each operator: what it reads, what it writes, each "
         "with its shape and its bytes an element. Then add up the lines.",
         grade=grade_bytes,
-        needs=("torch._dynamo",),  # what PyTorch's fake tensors import
+        needs=_FAKE,
     )
 )
 register(
@@ -39,5 +47,87 @@ register(
         takes="merge(a, b)",
         hint="Start from the merged mean, then ask how far each half's own mean lies from it.",
         grade=grade_merge,
+    )
+)
+register(
+    Question(
+        id="02.4",
+        title="What fusing saves",
+        kind="read",
+        points=3,
+        takes="saved(ledger, first, last, keeps)",
+        hint="Write down what one launch in place of the group has to read and what it has to "
+        "write. All else that the steps move is saved.",
+        grade=grade_saved,
+        more_hints=(
+            "It reads, once, each tensor that the group reads and does not make. It writes each "
+            "tensor that the group makes and somebody needs afterwards.",
+        ),
+        needs=_FAKE,
+    )
+)
+register(
+    Question(
+        id="02.5",
+        title="LayerNorm in fewer bytes",
+        kind="optimise",
+        points=3,
+        takes="lean_layer_norm(x, weight, bias, eps)",
+        hint="One operator gives both statistics. Then (x - mean) · inv_std is shift + x · "
+        "inv_std, with a shift that has one number a row.",
+        grade=grade_eager,
+        more_hints=(
+            "torch.addcmul(a, b, c) is a + b · c, with broadcasting: it serves twice.",
+            "In 16 bits, a torch.empty_like(x) given as out= takes the last product without "
+            "another pass.",
+        ),
+        needs=_FAKE,
+    )
+)
+register(
+    Question(
+        id="02.6",
+        title="RMSNorm in one launch",
+        kind="write",
+        points=3,
+        takes="rms_norm(x, weight, eps)",
+        hint="It is the kernel of 02.2 without a mean and without bias. What does a masked lane "
+        "add to a sum of squares?",
+        grade=grade_rms_norm,
+        more_hints=(
+            "A program has num_warps · 32 threads, 4 · 32 if you don't say. How many elements of "
+            "a row of 32768 does each of them hold?",
+        ),
+    )
+)
+register(
+    Question(
+        id="02.7",
+        title="The residual sum and its norm",
+        kind="optimise",
+        points=4,
+        takes="add_norm(x, residual, weight, bias, eps)",
+        hint="Start from the kernel of 02.2. It takes one more load, and one more store.",
+        grade=grade_add_norm,
+        more_hints=(
+            "Convert the sum to the dtype that h has, store that, and convert it back to fp32 for "
+            "the statistics: h_ptr.dtype.element_ty is its dtype.",
+        ),
+    )
+)
+register(
+    Question(
+        id="02.8",
+        title="A row for each fault",
+        kind="explain",
+        points=3,
+        takes="counterexample(fault, eps)",
+        hint="Four things decide: the mean, the spread, the width, and eps. Ask for each fault "
+        "which of them it depends on.",
+        grade=grade_counterexamples,
+        more_hints=(
+            "A row of 4096 numbers with mean 0 and spread 1 shows none of the faults. Change one "
+            "thing at a time.",
+        ),
     )
 )

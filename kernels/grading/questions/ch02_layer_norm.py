@@ -74,7 +74,8 @@ def _known_faults(case: Case) -> list[tuple[str, Tensor]]:
     return faults
 
 
-def _explain_layer_norm(runs: list[Run]) -> str:
+def explain_layer_norm(runs: list[Run]) -> str:
+    """Return the known fault that one of the wrong runs shows, or "" if none does."""
     failed = [r for r in runs if r.fault is not None]
     comparable = [r for r in failed if r.wrong.numel()]
     for r in comparable:
@@ -101,7 +102,7 @@ _PLAN: tuple[tuple[int, int, str], ...] = (
 _FAR = ((3, 17), (2, 3), (2, 1000))
 
 
-def _tolerance(inputs: dict[str, Tensor], eps: float) -> Tolerance:
+def norm_tolerance(inputs: dict[str, Tensor], eps: float) -> Tolerance:
     """The operation's own, and what a mean far from 0 loses: it is rounded to fp32 as all sums."""
     x = inputs["x"].double()
     mean, variance = x.mean(-1), x.var(-1, correction=0)
@@ -119,7 +120,7 @@ def _layer_norm_cases(seed: int) -> list[Case]:
         drawn = rng.getrandbits(31)
         inputs = OP.inputs((rows, cols), DTYPES[name], "cpu", drawn, **options)
         reference = OP.reference(**inputs, eps=eps)
-        return Case(inputs, (eps,), reference, _tolerance(inputs, eps), trait)
+        return Case(inputs, (eps,), reference, norm_tolerance(inputs, eps), trait)
 
     cases = [case(r, n, name) for r, n, names in _PLAN for name in names.split()]
     cases.append(case(rng.randrange(2, 5), rng.randrange(65, 600), "fp32"))
@@ -134,7 +135,7 @@ def _layer_norm_cases(seed: int) -> list[Case]:
 
 def grade_layer_norm(attempt: Attempt) -> None:
     """Grade `my_layer_norm(x, weight, bias, eps)`: right, one launch, each byte moved once."""
-    runs = right_everywhere(attempt, _layer_norm_cases(attempt.seed), _explain_layer_norm)
+    runs = right_everywhere(attempt, _layer_norm_cases(attempt.seed), explain_layer_norm)
     computed_by_kernels(attempt, runs, launches=1)
     reads_once(attempt, runs, "x")
 
