@@ -26,6 +26,10 @@ _WRONG_COMPILED = (
     "It is right when it is interpreted, program after program. Compiled, programs and threads run "
     "at once: look for two of them that meet at one element, or for a sum in too few bits."
 )
+_ON_CPU = (
+    "The kernel got memory of the CPU. torch.empty_like(x) allocates where x lies; torch.empty "
+    "takes device=x.device for that."
+)
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,14 @@ def timed(attempt: Attempt, speed: Speed) -> Timed:
     device = torch.device("cuda", torch.cuda.current_device())
     card = torch.cuda.get_device_name(device)
     case = speed.make(attempt.seed)
-    output = call(attempt, *_on(device, case), *case.options)
+    try:
+        output = call(attempt, *_on(device, case), *case.options)
+    except Wrong as wrong:
+        on_cpu = "cpu tensor" in wrong.sentence
+        raise Wrong(
+            f"Right on the CPU; on the {card}, {wrong.sentence}",
+            _ON_CPU if on_cpu else wrong.means,
+        ) from None
     _right(attempt, case, output, card)
     moved = sum(t.numel() * t.element_size() for t in (*case.tensors.values(), output))
     stream = CudaStream(device)

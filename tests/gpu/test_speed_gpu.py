@@ -50,6 +50,22 @@ def test_an_answer_that_is_wrong_on_the_gpu_fails():
     assert "right when it is interpreted" in result.means
 
 
+def test_memory_of_the_cpu_is_named():
+    copy = s.copy_with("", block=1024)
+
+    def my_copy(x):
+        out = torch.empty(x.shape, dtype=x.dtype)
+        s.element_kernel[(-(-x.numel() // 1024),)](
+            x, None, out, x.numel(), BLOCK=1024, FAULT="", num_warps=4
+        )
+        return out
+
+    assert check("03.3", copy).passed
+    result = check("03.3", my_copy)
+    assert not result.passed, result
+    assert "device=x.device" in result.means, result
+
+
 def test_a_call_that_waits_for_the_gpu_has_no_time():
     copy = s.copy_with("", block=1024)
 

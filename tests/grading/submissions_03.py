@@ -191,7 +191,7 @@ def sum_kernel(x_ptr, sum_ptr, n_cols, BLOCK: tl.constexpr, FAULT: tl.constexpr)
 def sum_with(fault, block=None, fewer_rows=0, dtype=torch.float32):
     def row_sum(x):
         rows, n_cols = x.shape
-        sums = torch.empty(rows, dtype=dtype)
+        sums = torch.empty(rows, dtype=dtype, device=x.device)
         lanes = block or triton.next_power_of_2(n_cols)
         grid = (max(rows - fewer_rows, 1),)
         sum_kernel[grid](x, sums, n_cols, BLOCK=lanes, FAULT=fault)
@@ -212,7 +212,7 @@ def looped_sum_kernel(x_ptr, sum_ptr, n_cols, BLOCK: tl.constexpr, REPLACE: tl.c
 
 
 def looped_sum(x, replace=False):
-    sums = torch.empty(len(x), dtype=torch.float32)
+    sums = torch.empty(len(x), dtype=torch.float32, device=x.device)
     looped_sum_kernel[(len(x),)](x, sums, x.shape[1], BLOCK=512, REPLACE=replace)
     return sums
 
@@ -229,7 +229,7 @@ def tiled_sum_kernel(x_ptr, sum_ptr, n_rows, n_cols, ROWS: tl.constexpr, COLS: t
 
 def tiled_sum(x):
     n_rows, n_cols = x.shape
-    sums = torch.empty((n_rows,), dtype=torch.float32)
+    sums = torch.empty((n_rows,), dtype=torch.float32, device=x.device)
     lanes = triton.next_power_of_2(n_cols)
     tiled_sum_kernel[(triton.cdiv(n_rows, 2),)](x, sums, n_rows, n_cols, ROWS=2, COLS=lanes)
     return sums
@@ -261,7 +261,7 @@ def transpose_kernel(
 def transpose_with(fault, tile=(32, 32), grid=triton.cdiv):
     def my_transpose(x):
         n_rows, n_cols = x.shape
-        y = torch.empty((n_cols, n_rows), dtype=x.dtype)
+        y = torch.empty((n_cols, n_rows), dtype=x.dtype, device=x.device)
         sizes = zip(tile, x.shape, strict=True)
         height, width = (size or triton.next_power_of_2(n) for size, n in sizes)
         tiles = (grid(n_rows, height), grid(n_cols, width))
@@ -273,7 +273,7 @@ def transpose_with(fault, tile=(32, 32), grid=triton.cdiv):
 
 def few_tiles_of_columns(x):
     n_rows, n_cols = x.shape
-    y = torch.empty((n_cols, n_rows), dtype=x.dtype)
+    y = torch.empty((n_cols, n_rows), dtype=x.dtype, device=x.device)
     grid = (triton.cdiv(n_rows, 32), n_cols // 32)
     transpose_kernel[grid](x, y, n_rows, n_cols, 32, 32, FAULT="")
     return y
@@ -292,7 +292,7 @@ def turned_kernel(x_ptr, y_ptr, n_rows, n_cols, BLOCK: tl.constexpr):
 
 def turned(x):
     n_rows, n_cols = x.shape
-    y = torch.empty(n_cols, n_rows, dtype=x.dtype)
+    y = torch.empty(n_cols, n_rows, dtype=x.dtype, device=x.device)
     grid = (triton.cdiv(n_rows, 16) * triton.cdiv(n_cols, 16),)
     turned_kernel[grid](x, y, n_rows, n_cols, BLOCK=16)
     return y
@@ -372,7 +372,7 @@ def masked_square_kernel(x_ptr, y_ptr, width, eps, LANES: tl.constexpr):
 
 
 def masked_square(x, eps):
-    y = torch.empty(x.shape, dtype=x.dtype)
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     lanes = triton.next_power_of_2(x.shape[1])
     masked_square_kernel[(len(x),)](x, y, x.shape[1], eps, LANES=lanes, num_warps=8)
     return y

@@ -181,8 +181,8 @@ def grade_transpose(attempt: Attempt) -> None:
             raise Wrong(
                 f"{attempt.name} on {r.case}: the output has the strides {r.output.stride()}.",
                 "That is a view of memory in x's order: nothing was transposed. The output takes "
-                "torch.empty((cols, rows), dtype=x.dtype), and a kernel that stores at its "
-                "offsets.",
+                "torch.empty((cols, rows), dtype=x.dtype, device=x.device), and a kernel that "
+                "stores at its offsets.",
             )
     computed_by_kernels(attempt, runs, launches=1)
     reads_once(attempt, runs, "x")
