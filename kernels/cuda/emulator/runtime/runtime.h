@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <cstdio>
+#include <sys/mman.h>
 
 using i64 = int64_t;
 using u8 = uint8_t;
@@ -22,14 +23,14 @@ struct Argument {
     u64 start, span;  // bytes within the storage
     u64 item;         // bytes of one element of the tensor
     u64 base;         // the address the kernel gets
-    u64 read_requested, write_requested;
 };
 
 struct Cell;
 
 struct Storage {
     u64 offset, size;  // bytes within the memory file
-    u64 granule;       // races are told apart at this many bytes
+    u64 granule;       // races are told apart at this many bytes, a power of two
+    u32 shift;         // its logarithm
     u64 flags_offset;  // where the file says what nobody has written, 0 if all is written
     u8* unwritten;     // per byte: 1 while nobody has written it; null if all is written
     u8* flags;         // per byte: 1 read, 2 written, 4 told
@@ -41,11 +42,15 @@ extern dim3 threadIdx, blockIdx, blockDim, gridDim;
 }
 
 // scheduler.cpp
+constexpr u64 STACK_BYTES = 128 << 10;
 extern int n_threads, current;
-extern u32 barrier_epoch, block_first_epoch, block_number;
-extern u32 warp_epochs[64];
+extern u32 block_number;
+// The clock, and when this block, the interval since its last barrier, and the one since a warp's
+// last __syncwarp() began.
+extern u32 now, block_began, interval_began, warp_synced[32];
 extern u64 stack_low, stacks_low, stacks_high;
 void run_grid(int entry, void** arguments);
+u32 block_of(u32 stamp);
 
 // memory.cpp
 constexpr u64 WINDOW_BITS = 36, FIRST_WINDOW = 1ull << 44;
@@ -54,12 +59,25 @@ extern Storage storages[64];
 extern int n_arguments, n_storages;
 extern u64 dynamic_shared_bytes, shared_granule;
 extern u32 last_site;
-extern FILE* trace_file;
 void prepare_memory(int memory_file);
 void begin_block();
-void end_of_requests(int warp);
 void report_memory(FILE* out);
+
+// requests.cpp
+extern FILE* trace_file;
+void end_of_requests(int warp);
+u64 bytes_requested(int argument, bool writes);
+void report_sites(FILE* out);
 u64 site_address(u32 site);
+
+// Memory that is 0 and costs nothing until it is touched; in large pages where all of it will be.
+template <class T> inline T* zeroed(u64 count, bool large_pages = false) {
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    u64 bytes = count * sizeof(T) + 4096;
+    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
+    if (large_pages) madvise(memory, bytes, MADV_HUGEPAGE);
+    return static_cast<T*>(memory);
+}
 
 // main.cpp: say what went wrong and end the process.
 [[noreturn]] void fault(const char* format, ...) __attribute__((format(printf, 1, 2)));

@@ -3,9 +3,8 @@
 // A fiber runs until it stops: at a barrier, at a warp's collective, or because it returns. So
 // every thread's own order holds, and a run is the same each time.
 #include "runtime.h"
-#include <cstdlib>
-#include <cstring>
-#include <sys/mman.h>
+#include <algorithm>
+#include <vector>
 
 asm(".text\n.globl switch_fiber\nswitch_fiber:\n"
     " push %rbp\n push %rbx\n push %r12\n push %r13\n push %r14\n push %r15\n"
@@ -20,7 +19,7 @@ dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 enum Collective { SHUFFLE, SHUFFLE_UP, SHUFFLE_DOWN, SHUFFLE_XOR, BALLOT, ANY, ALL, SYNC, ADD };
 
-struct Fiber {
+struct alignas(64) Fiber {
     void* stack_pointer;
     State state;
     int line;
@@ -31,23 +30,42 @@ struct Fiber {
     int argument, width;
 };
 
-static const u64 STACK_BYTES = 128 << 10, PAGE = 4096;
+static const u64 PAGE = 4096;
 static Fiber fibers[1024];
 static void* scheduler_stack;
 static int entry_number;
 static void** entry_arguments;
-static int barrier_votes;
+static int barrier_votes, warp_end;
+static std::vector<u32> blocks_began;
 
 int n_threads, current;
-u32 barrier_epoch = 1, block_first_epoch, block_number;
-u32 warp_epochs[64];
+u32 block_number, now, block_began, interval_began, warp_synced[32];
 u64 stack_low, stacks_low, stacks_high;
 
+u32 block_of(u32 stamp) {
+    auto after = std::upper_bound(blocks_began.begin(), blocks_began.end(), stamp);
+    return u32(after - blocks_began.begin()) - 1;
+}
+
+static void enter(int thread) {
+    current = thread;
+    threadIdx = fibers[thread].index;
+    stack_low = stacks_low + thread * STACK_BYTES;
+}
+
+// Go on with the next lane of the warp that can, without the scheduler between them.
 static void stop(State state, int line) {
     Fiber& me = fibers[current];
     me.state = state;
     me.line = line;
-    switch_fiber(&me.stack_pointer, scheduler_stack);
+    int next = current + 1;
+    while (next < warp_end && fibers[next].state != READY) next++;
+    if (next == warp_end) {
+        switch_fiber(&me.stack_pointer, scheduler_stack);
+    } else {
+        enter(next);
+        switch_fiber(&me.stack_pointer, fibers[next].stack_pointer);
+    }
 }
 
 static void first_step() {
@@ -55,24 +73,20 @@ static void first_step() {
     stop(RETURNED, 0);
 }
 
-static void run(int thread) {
-    Fiber& fiber = fibers[thread];
-    current = thread;
-    threadIdx = fiber.index;
-    stack_low = stacks_low + thread * STACK_BYTES;
-    switch_fiber(&scheduler_stack, fiber.stack_pointer);
+// The stacks lie a power of two apart; begun at one place in each, all would fall into the same few
+// lines of the processor's caches.
+static u64 stack_top(int thread) {
+    return stacks_low + (thread + 1) * STACK_BYTES - 64 - thread % 32 * 448;
 }
 
 static void make_fiber(int thread) {
     Fiber& fiber = fibers[thread];
-    u64 top = stacks_low + (thread + 1) * STACK_BYTES - 64;
+    u64 top = stack_top(thread);
     void** stack = reinterpret_cast<void**>(top);
     *--stack = nullptr;
     *--stack = reinterpret_cast<void*>(first_step);
     fiber.stack_pointer = stack - 6;
     fiber.state = READY;
-    unsigned x = blockDim.x, y = blockDim.y;
-    fiber.index = {thread % x, thread / x % y, thread / x / y};
 }
 
 // ---------------------------------------------------------------- barriers and collectives
@@ -139,16 +153,22 @@ static void perform(int first, u32 taking_part) {
             fiber.value = sum;
         }
     }
-    if (fibers[first + __builtin_ctz(taking_part)].how == SYNC) warp_epochs[first / 32]++;
+    if (fibers[first + __builtin_ctz(taking_part)].how == SYNC)
+        warp_synced[first / 32] = ++now;
 }
 
 // Let every lane of a warp run as far as it can.
 static void run_warp(int first) {
-    int end = first + 32 < n_threads ? first + 32 : n_threads;
+    int end = warp_end = first + 32 < n_threads ? first + 32 : n_threads;
     for (;;) {
+        int ready = first;
+        while (ready < end && fibers[ready].state != READY) ready++;
+        if (ready < end) {
+            enter(ready);
+            switch_fiber(&scheduler_stack, fibers[ready].stack_pointer);
+        }
         u32 live = 0, waiting = 0;
         for (int t = first; t < end; t++) {
-            if (fibers[t].state == READY) run(t);
             if (fibers[t].state != RETURNED) live |= 1u << (t - first);
             if (fibers[t].state == AT_COLLECTIVE) waiting |= 1u << (t - first);
         }
@@ -213,7 +233,7 @@ static bool next_barrier() {
     judge_suspect(false);
     barrier_votes = votes;
     for (int t = 0; t < n_threads; t++) fibers[t].state = READY;
-    barrier_epoch++;
+    interval_began = ++now;
     return false;
 }
 
@@ -227,12 +247,16 @@ void run_grid(int entry, void** pointers) {
     stacks_high = stacks_low + bytes;
     for (int t = 0; t < n_threads; t++)
         mprotect(reinterpret_cast<void*>(stacks_low + t * STACK_BYTES), PAGE, PROT_NONE);
+    for (unsigned t = 0; t < unsigned(n_threads); t++)
+        fibers[t].index = {t % blockDim.x, t / blockDim.x % blockDim.y,
+                           t / blockDim.x / blockDim.y};
     for (unsigned z = 0; z < gridDim.z; z++)
         for (unsigned y = 0; y < gridDim.y; y++)
             for (unsigned x = 0; x < gridDim.x; x++) {
                 blockIdx = {x, y, z};
                 block_number = x + gridDim.x * (y + gridDim.y * z);
-                block_first_epoch = ++barrier_epoch;
+                block_began = interval_began = ++now;
+                blocks_began.push_back(now);
                 begin_block();
                 for (int t = 0; t < n_threads; t++) make_fiber(t);
                 while (!next_barrier()) {
