@@ -14,17 +14,21 @@ from kernels.launch.errors import Program
 # What the assembler calls them, newest first, and the PTX names that Triton's kernels are told by.
 _MATRIX = (
     (r"\bUTC\w*MMA\b", "tcgen05.mma"),
-    (r"\bW?[HIQ]GMMA\b", "wgmma.mma_async"),
+    (r"\b[HIQ]GMMA\b", "wgmma.mma_async"),
     (r"\b[HIQD]MMA\b", "mma.sync"),
 )
 
 
 @dataclass(frozen=True)
 class CudaSpecialization:
-    """What NVRTC would compile of a launch for one compute capability; it holds no tensors."""
+    """What NVRTC would compile of a launch for one compute capability; it holds no tensors.
+
+    `together` are the kernels that are compiled in one go, `kernel` among them.
+    """
 
     source: str
     kernel: str
+    together: tuple[str, ...]
     capability: int
     block: Program
     shared_bytes: int
@@ -37,10 +41,8 @@ class CudaSpecialization:
 
     def compile(self) -> Compiled:
         """Compile it; CudaError with one sentence if cuda.core is missing or the source wrong."""
-        cubin, function = gpu.compile_cubin(self.source, self.kernel, self.capability)
-        used = resource_usage(cubin, function)
-        sass = disassembly(cubin)
-        names = [name for pattern, name in _MATRIX if re.search(pattern, sass)]
+        cubin, names = gpu.compile_cubin(self.source, self.together, self.capability)
+        used = resource_usage(cubin, names[self.kernel])
         return Compiled(
             kernel=self.kernel,
             capability=self.capability,
@@ -48,12 +50,22 @@ class CudaSpecialization:
             stack_bytes=used["STACK"],
             shared_bytes=used["SHARED"] + self.shared_bytes,
             num_warps=-(-self.block[0] * self.block[1] * self.block[2] // 32),
-            matrix_instruction=names[0] if names else None,
-            sass=sass,
+            matrix_instruction=self._matrix_instruction(cubin, names[self.kernel]),
+            cubin=cubin,
         )
+
+    def _matrix_instruction(self, cubin: bytes, function: str) -> str | None:
+        # Disassembly is slow, and NVRTC makes a matrix instruction of what asks for one alone.
+        if not re.search("mma", self.source):
+            return None
+        sass = disassembly(cubin).partition(f"Function : {function}\n")[2].partition("Function :")
+        return next((name for pattern, name in _MATRIX if re.search(pattern, sass[0])), None)
 
 
 def specialize(launch: CudaLaunch, capability: int) -> CudaSpecialization:
     """Return what `launch` would have compiled on a compute capability such as 75 or 90."""
-    source = launch.kernel.module.source
-    return CudaSpecialization(source, launch.name, capability, launch.block, launch.shared_bytes)
+    module = launch.kernel.module
+    together = tuple(one.expression for one in module.entries(launch.kernel.signature))
+    return CudaSpecialization(
+        module.source, launch.name, together, capability, launch.block, launch.shared_bytes
+    )

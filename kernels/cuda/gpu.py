@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -92,26 +93,45 @@ def _compile_error(said: str) -> CudaError:
     return CudaError(f"the source doesn't compile: {' '.join(said.split())}")
 
 
-def _program(source: str, expression: str, arch: str) -> Any:
-    """The binary of a kernel for an architecture such as 90; CudaError if the source is wrong."""
+def _program(source: str, expressions: tuple[str, ...], arch: str) -> Any:
+    """The binary of kernels for an architecture such as 90; CudaError if the source is wrong."""
     core = _core()
     options = core.ProgramOptions(std="c++17", arch=f"sm_{arch}", include_path=_include_folders())
     try:
         return core.Program(_PRELUDE + source, code_type="c++", options=options).compile(
-            "cubin", name_expressions=(expression,)
+            "cubin", name_expressions=expressions
         )
     except Exception as error:
+        if type(error).__name__ == "DynamicLibNotFoundError":
+            raise CudaError(
+                "CUDA C++ is compiled by NVRTC, which isn't installed: "
+                "`pip install nvidia-cuda-nvrtc nvidia-cuda-runtime` brings it and its headers"
+            ) from None
         raise _compile_error(str(error)) from None
 
 
-def compile_cubin(source: str, expression: str, capability: int) -> tuple[bytes, str]:
-    """The binary of one kernel for a capability such as 75 or 90, and the function's name in it.
+_locks: dict[Any, threading.Lock] = {}
 
-    Needs cuda.core and NVRTC, no GPU and no driver.
+
+def compile_cubin(
+    source: str, expressions: tuple[str, ...], capability: int
+) -> tuple[bytes, dict[str, str]]:
+    """The binary of kernels for a capability such as 75 or 90, and each one's name in it.
+
+    Needs cuda.core and NVRTC, no GPU and no driver. Threads that ask for one binary compile it
+    once.
     """
-    code = _program(source, expression, str(capability))
-    function = code.symbol_mapping[expression]
-    return bytes(code.code), function.decode() if isinstance(function, bytes) else str(function)
+    wanted = (source, expressions, capability)
+    with _locks.setdefault(wanted, threading.Lock()):
+        return _cubin(*wanted)
+
+
+@functools.cache
+def _cubin(
+    source: str, expressions: tuple[str, ...], capability: int
+) -> tuple[bytes, dict[str, str]]:
+    code = _program(source, expressions, str(capability))
+    return bytes(code.code), {one: code.symbol_mapping[one].decode() for one in expressions}
 
 
 @functools.cache
@@ -119,7 +139,7 @@ def _compile(source: str, expression: str, device: int, shared_bytes: int) -> tu
     """The kernel and its device, compiled once for each source and card."""
     card = _core().Device(device)
     card.set_current()
-    kernel = _program(source, expression, card.arch).get_kernel(expression)
+    kernel = _program(source, (expression,), card.arch).get_kernel(expression)
     if shared_bytes > _STATIC_SHARED_BYTES:
         kernel.attributes.max_dynamic_shared_size_bytes(card.device_id, shared_bytes)
     return kernel, card

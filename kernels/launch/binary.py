@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -21,7 +21,7 @@ class Compiled:
 
     `stack_bytes` is per thread and above 0 if registers spill. `matrix_instruction` is the PTX
     name (`mma.sync`, `wgmma.mma_async`, `tcgen05.mma`) or None if only plain arithmetic is used.
-    Triton's code is kept as `ptx`, that of CUDA C++ as `sass`; the other one is "".
+    `ptx` is "" for CUDA C++, which NVRTC turns into a binary at once.
     """
 
     kernel: str
@@ -31,8 +31,8 @@ class Compiled:
     shared_bytes: int
     num_warps: int
     matrix_instruction: str | None
-    ptx: str = ""
-    sass: str = ""
+    ptx: str = field(default="", repr=False)
+    cubin: bytes = field(default=b"", repr=False)
 
 
 class Specialization(Protocol):
@@ -64,7 +64,7 @@ def resource_usage(cubin: bytes, function: str | None = None) -> dict[str, int]:
 
 
 def disassembly(cubin: bytes) -> str:
-    """The machine instructions of a binary, as text."""
+    """The machine instructions of a binary, SASS, as text."""
     return _cuobjdump(cubin, "--dump-sass")
 
 

@@ -51,6 +51,7 @@ class TritonSpecialization:
             num_warps=int(compiled.metadata.num_warps),
             matrix_instruction=matrix.group(0) if matrix else None,
             ptx=compiled.asm["ptx"],
+            cubin=compiled.asm["cubin"],
         )
 
 

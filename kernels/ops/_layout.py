@@ -25,6 +25,25 @@ def check_tensor(name: str, value: object, like: torch.Tensor | None = None) -> 
         raise ValueError(f"{name} lies on {value.device} and x on {like.device}; put both on one")
 
 
+def check_norm(x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None) -> None:
+    """Raise TypeError or ValueError with one sentence unless a norm takes these arguments.
+
+    x is (..., N) with N at least 1; weight and bias are (N,) on x's device, or None.
+    """
+    check_tensor("x", x)
+    if x.dim() == 0 or x.shape[-1] == 0:
+        raise ValueError(f"x has the shape {tuple(x.shape)}; its last dimension must be 1 or more")
+    for name, parameter in (("weight", weight), ("bias", bias)):
+        if parameter is None:
+            continue
+        check_tensor(name, parameter, like=x)
+        if parameter.shape != x.shape[-1:]:
+            raise ValueError(
+                f"{name} has the shape {tuple(parameter.shape)}; with x of shape "
+                f"{tuple(x.shape)} it takes ({x.shape[-1]},)"
+            )
+
+
 def collapse_rows(x: torch.Tensor) -> tuple[torch.Tensor, int, int, int]:
     """Describe the rows of x (..., N) by two strides: (x, outer stride, inner stride, n_inner).
 
@@ -46,6 +65,18 @@ def collapse_rows(x: torch.Tensor) -> tuple[torch.Tensor, int, int, int]:
         return x, outer_stride, inner_stride, n_inner
     n_inner, inner_stride = dims[0] if dims else (1, 0)
     return x, 0, inner_stride, n_inner
+
+
+def one_row_stride(x: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """Return (x, the elements from one row to the next), columns side by side.
+
+    A contiguous copy of x (..., N) if its rows need more than one stride or its columns one.
+    """
+    rows = x.numel() // x.shape[-1]
+    x, _, stride, n_inner = collapse_rows(x)
+    if n_inner < rows or (x.stride(-1) != 1 and x.shape[-1] > 1):
+        return x.contiguous(), x.shape[-1]
+    return x, stride
 
 
 def device_guard(x: torch.Tensor) -> contextlib.AbstractContextManager[Any]:

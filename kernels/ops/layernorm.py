@@ -22,6 +22,7 @@ import triton
 import triton.language as tl
 
 from kernels.launch import capability
+from kernels.ops import _layernorm_cuda as in_cuda
 from kernels.ops._layernorm_peers import (
     MAX_AUTOTUNE_CELLS,
     compiled,
@@ -33,7 +34,7 @@ from kernels.ops._layernorm_peers import (
     needs_liger,
     torch_layer_norm,
 )
-from kernels.ops._layout import check_tensor, collapse_rows, device_guard, refuse_gradients
+from kernels.ops._layout import check_norm, collapse_rows, device_guard, refuse_gradients
 from kernels.registry import DTYPES, Cost, Op, Shape, Tolerance, Variant, register
 
 Tensor = torch.Tensor
@@ -281,18 +282,7 @@ def layer_norm(
     32768 is read once too, if all rows start at multiples of 16 bytes. Leading dimensions that
     don't collapse to two strides are copied first, which is one more launch.
     """
-    check_tensor("x", x)
-    if x.dim() == 0 or x.shape[-1] == 0:
-        raise ValueError(f"x has the shape {tuple(x.shape)}; its last dimension must be 1 or more")
-    for name, parameter in (("weight", weight), ("bias", bias)):
-        if parameter is None:
-            continue
-        check_tensor(name, parameter, like=x)
-        if parameter.shape != x.shape[-1:]:
-            raise ValueError(
-                f"{name} has the shape {tuple(parameter.shape)}; with x of shape "
-                f"{tuple(x.shape)} it takes ({x.shape[-1]},)"
-            )
+    check_norm(x, weight, bias)
     refuse_gradients("layer_norm", x, weight, bias)
     result: Tensor = _operator(x, weight, bias, eps)
     return result
@@ -360,6 +350,10 @@ OP = register(
                 unavailable=needs_gpu,
                 cells=MAX_AUTOTUNE_CELLS,
             ),
+            **{
+                name: Variant(name, fn, counted="cuda", unavailable=in_cuda.needs_cuda)
+                for name, fn in in_cuda.VARIANTS.items()
+            },
             "fused": Variant("fused", layer_norm, counted="triton"),
             "liger": Variant("liger", liger, unavailable=needs_liger),
             "helion": Variant("helion", helion, unavailable=needs_helion),

@@ -237,6 +237,7 @@ def test_a_ragged_row_is_loaded_16_bytes_at_a_time():
 def test_eager_and_fused_agree_through_their_ledgers_names():
     assert list(OP.variants) == [
         *("eager", "torch", "compile", "compile_max_autotune"),
+        *("cuda_1", "cuda_2", "unfused_cuda", "cuda_3", "cuda_4", "fused_cuda"),
         *("fused", "liger", "helion"),
     ]
     assert OP.variant("eager").fn is eager
