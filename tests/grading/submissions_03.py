@@ -5,67 +5,6 @@ import triton
 import triton.language as tl
 
 
-def launch_rounded_up(n, BLOCK):
-    programs = -(-n // BLOCK)
-    return [programs, 3 * programs * BLOCK, 3 * (programs * BLOCK - n)]
-
-
-def launch_by_remainder(n, BLOCK):
-    programs = n // BLOCK + (n % BLOCK > 0)
-    return programs, 3 * programs * BLOCK, 3 * (-n % BLOCK)
-
-
-def launch_by_cdiv(n, BLOCK):
-    lanes = triton.cdiv(n, BLOCK) * BLOCK
-    return lanes // BLOCK, 3 * lanes, 3 * (lanes - n)
-
-
-def cause_by_bytes(right, other):
-    ours, theirs = right.tensor("y"), other.tensor("y")
-    if theirs.write_unique != ours.write_unique:
-        return "grid too small" if theirs.write_unique < ours.write_unique else "stores wider"
-    if other.tensor("x").read_requested > right.tensor("x").read_requested:
-        return "loads twice"
-    return "lanes idle" if other.masked_lanes > right.masked_lanes else "nothing"
-
-
-def cause_by_ratios(right, other):
-    stored = other.tensor("y").write_unique / right.tensor("y").write_unique
-    if stored == 2:
-        return "stores wider"
-    if stored < 1:
-        return "grid too small"
-    if other.tensor("x").times_read == 2:
-        return "loads twice"
-    return ("nothing", "lanes idle")[other.lanes > right.lanes]
-
-
-def cause_by_reads(right, other):
-    if other.tensor("x").read_unique < right.tensor("x").read_unique:
-        return "grid too small"
-    if other.bytes_requested > other.bytes_unique:
-        return "loads twice"
-    if other.bytes_unique > right.bytes_unique:
-        return "stores wider"
-    return "lanes idle" if other.masked_lanes > right.masked_lanes else "nothing"
-
-
-def cause_by_programs(right, other):
-    """Take every smaller grid for one that is too small."""
-    return "grid too small" if other.programs < right.programs else cause_by_bytes(right, other)
-
-
-def cause_by_lanes_first(right, other):
-    """Ask for masked lanes before bytes: a second load has some too."""
-    return "lanes idle" if other.masked_lanes > right.masked_lanes else cause_by_bytes(right, other)
-
-
-def cause_by_distinct_bytes(right, other):
-    """Look for a second load in distinct bytes, where it leaves no trace."""
-    told = cause_by_bytes(right, other)
-    return "nothing" if told == "loads twice" else told
-
-
 # The element-wise kernel, with a switch for each fault.
 @triton.jit
 def element_kernel(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr, FAULT: tl.constexpr):
@@ -131,7 +70,7 @@ def one_program(n, block):
 
 @triton.jit
 def strided_kernel(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
-    """A few programs share all blocks: each steps over the others' by the size of the grid."""
+    """64 programs share all blocks: each steps over the others' by the size of the grid."""
     step = tl.num_programs(0) * BLOCK
     for start in range(tl.program_id(0) * BLOCK, n, step):
         offsets = start + tl.arange(0, BLOCK)
@@ -143,24 +82,44 @@ def strided_kernel(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 def strided_copy(x):
     out = torch.empty_like(x)
-    strided_kernel[(3,)](x, None, out, x.numel(), BLOCK=128)
+    strided_kernel[(64,)](x, None, out, x.numel(), BLOCK=128)
     return out
 
 
 def strided_add(x, y):
     out = torch.empty_like(x)
-    strided_kernel[(3,)](x, y, out, x.numel(), BLOCK=128)
+    strided_kernel[(64,)](x, y, out, x.numel(), BLOCK=128)
     return out
 
 
 def whole_copy(x):
-    """One program and a block as wide as x."""
+    """One program and a block as wide as x: right, and no use of a GPU."""
     n = x.numel()
     return copy_with("", one_program, triton.next_power_of_2(n))(x)
 
 
-def whole_add(x, y):
-    return add_with("", one_program, triton.next_power_of_2(x.numel()))(x, y)
+@triton.jit
+def tiled_kernel(x_ptr, y_ptr, out_ptr, n, TILES: tl.constexpr, BLOCK: tl.constexpr):
+    """Several blocks a program, as a tile of offsets in two dimensions."""
+    first = tl.program_id(0) * TILES * BLOCK
+    tile = tl.arange(0, TILES)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
+    inside = first + tile < n
+    out = tl.load(x_ptr + first + tile, mask=inside)
+    if y_ptr is not None:
+        out += tl.load(y_ptr + first + tile, mask=inside)
+    tl.store(out_ptr + first + tile, out, mask=inside)
+
+
+def tiled_copy(x):
+    out = torch.empty_like(x)
+    tiled_kernel[(triton.cdiv(x.numel(), 1024),)](x, None, out, x.numel(), TILES=4, BLOCK=256)
+    return out
+
+
+def tiled_add(x, y):
+    out = torch.empty_like(x)
+    tiled_kernel[(triton.cdiv(x.numel(), 1024),)](x, y, out, x.numel(), TILES=4, BLOCK=256)
+    return out
 
 
 # The row sum, with a switch for each fault.

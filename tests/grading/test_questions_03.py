@@ -13,13 +13,14 @@ from kernels.grading.questions.ch03_launches import _step, counted_launch
 from kernels.lab import traffic
 from tests.grading import submissions as s02
 from tests.grading import submissions_03 as s
+from tests.grading import submissions_03_launches as launches
 from tests.grading.test_exercises import code_cells
 
 RIGHT = {
-    "03.1": (s.launch_rounded_up, s.launch_by_remainder, s.launch_by_cdiv),
-    "03.2": (s.cause_by_bytes, s.cause_by_ratios, s.cause_by_reads),
-    "03.3": (s.copy_with("", block=64, warps=1), s.strided_copy, s.whole_copy),
-    "03.4": (s.add_with(""), s.strided_add, s.whole_add),
+    "03.1": (launches.launch_rounded_up, launches.launch_by_remainder, launches.launch_by_cdiv),
+    "03.2": (launches.cause_by_bytes, launches.cause_by_ratios, launches.cause_by_reads),
+    "03.3": (s.copy_with("", block=64, warps=1), s.strided_copy, s.tiled_copy),
+    "03.4": (s.add_with(""), s.strided_add, s.tiled_add),
     "03.5": (s.sum_with(""), s.looped_sum, s.tiled_sum),
     "03.6": (s.transpose_with(""), s.transpose_with("", (16, 64)), s.turned),
     "03.7": (s.normalize_with(""), s.masked_square, s.two_rows),
@@ -89,9 +90,9 @@ def test_launch_of_another_kind(answer, message):
 @pytest.mark.parametrize(
     ("answer", "message", "means"),
     [
-        (s.cause_by_programs, "whose cause is 'lanes idle'", "lanes and masked_lanes"),
-        (s.cause_by_lanes_first, "whose cause is 'loads twice'", "times_read"),
-        (s.cause_by_distinct_bytes, "whose cause is 'loads twice'", "times_read"),
+        (launches.cause_by_programs, "whose cause is 'lanes idle'", "lanes and masked_lanes"),
+        (launches.cause_by_lanes_first, "whose cause is 'loads twice'", "times_read"),
+        (launches.cause_by_distinct_bytes, "whose cause is 'loads twice'", "times_read"),
         (lambda right, other: "nothing", "whose cause is 'grid too small'", "last program"),
         (lambda right, other: "grid too small", "whose cause is 'nothing'", "is no fault"),
         (lambda right, other: "slow", "returned 'slow'; a cause is one of", ""),
@@ -115,7 +116,7 @@ def test_cause_wrong(answer, message, means):
         (s.copy_with("half"), "should be", "through 16 bits"),
         (s.copy_with("reverse"), "should be", "opposite order"),
         (s.copy_with("twice"), "x is read 2.0 times", "Each load asks memory again"),
-        (s.copy_with("", block=65536, warps=16), "runs 1 programs", "most of them idle"),
+        (s.whole_copy, "runs 1 programs", "most of them idle"),
         (lambda x: x, "launched no Triton kernel", ""),
         (lambda x: x.clone(), "PyTorch's clone", "a kernel of yours"),
     ],

@@ -35,7 +35,7 @@ _DTYPES = (torch.float32, torch.float16)
 
 
 def _sizes(rng: random.Random) -> list[int]:
-    return [1, 1000, 1024, 1025, rng.randrange(2, 64), rng.randrange(16400, 40000)]
+    return [1, 1000, 1024, 1025, rng.randrange(2, 64), rng.randrange(1026, 4000)]
 
 
 def _at_end(runs: list[Run]) -> str:
@@ -49,6 +49,11 @@ def _at_end(runs: list[Run]) -> str:
             "The grid takes a program for every block."
         )
     return _END
+
+
+def _wide(rng: random.Random) -> int:
+    """So many elements that one program for all is too few; few enough to interpret."""
+    return rng.randrange(16385, 17500)
 
 
 _MANY = 16 * 2**20
@@ -82,6 +87,7 @@ def grade_copy(attempt: Attempt) -> None:
     """Grade `my_copy(x)`: x (n,) in fp32 or fp16, the same values in new memory."""
     rng = random.Random(attempt.seed)
     cases = [_copy_case(rng, n, dtype) for n in _sizes(rng) for dtype in _DTYPES]
+    cases.append(_copy_case(rng, _wide(rng), torch.float32))
     runs = right_or_told(attempt, cases, _explain_copy, _OUTSIDE)
     computed_by_kernels(attempt, runs, launches=1)
     reads_once(attempt, runs, "x")
@@ -118,6 +124,7 @@ def grade_add(attempt: Attempt) -> None:
     """Grade `my_add(x, y)`: both (n,) in fp32 or fp16, their sum in the same dtype."""
     rng = random.Random(attempt.seed)
     cases = [_add_case(rng, n, dtype) for n in _sizes(rng) for dtype in _DTYPES]
+    cases.append(_add_case(rng, _wide(rng), torch.float32))
     runs = right_or_told(attempt, cases, _explain_add, _OUTSIDE)
     computed_by_kernels(attempt, runs, launches=1)
     for name in ("x", "y"):
