@@ -17,6 +17,7 @@ from kernels.cuda.errors import CudaError
 from kernels.cuda.signature import Parameter, Signature
 from kernels.launch.errors import Program
 
+_INCLUDE = Path(__file__).parent / "include"
 _STATIC_SHARED_BYTES = 48 * 1024
 # nvcc's headers have these two, NVRTC has no headers. Line numbers stay those of the source.
 _PRELUDE = """\
@@ -40,9 +41,13 @@ class _Stream:
         return 0, self.handle
 
 
+_importing = threading.Lock()
+
+
 def _core() -> Any:
     try:
-        import cuda.core as core
+        with _importing:  # another thread would see cuda.core half made
+            import cuda.core as core
     except ImportError:
         raise CudaError(
             "CUDA C++ on a GPU is compiled by cuda.core, which isn't installed: "
@@ -53,11 +58,12 @@ def _core() -> Any:
 
 
 def _include_folders() -> list[str]:
-    """Where CUDA's own headers are: the toolkit's folder, or those of NVIDIA's packages."""
+    """Where headers are: ours, and CUDA's in the toolkit's folder or in NVIDIA's packages."""
     folders = [Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include"]
     site = Path(torch.__file__).parents[1] / "nvidia"
     folders += sorted(site.glob("*/include"))
-    return [str(folder) for folder in folders if (folder / "cuda_fp16.h").exists()]
+    found = [folder for folder in folders if (folder / "cuda_fp16.h").exists()]
+    return [str(folder) for folder in (_INCLUDE, *found)]
 
 
 _SCALARS: dict[torch.dtype, Any] = {

@@ -21,6 +21,7 @@ from kernels.cuda.errors import CudaError
 from kernels.cuda.signature import Signature, split_outside_brackets, without_comments
 
 RUNTIME = Path(__file__).parent / "runtime"
+INCLUDE = Path(__file__).parents[1] / "include"  # headers that a source may include
 SOURCE_NAME = "source.cu"
 _COMPILE_SECONDS = 60
 _FLAGS = (
@@ -114,7 +115,8 @@ def build(source: str, entries: tuple[Signature, ...]) -> Path:
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         code, made = Path(scratch) / SOURCE_NAME, Path(scratch) / "program"
         code.write_text(text)
-        before = [f"-I{RUNTIME}", f"-I{RUNTIME / 'include'}", "-include", "device.h"]
+        folders = (RUNTIME, RUNTIME / "include", INCLUDE)
+        before = [*(f"-I{one}" for one in folders), "-include", "device.h"]
         command = [gxx, *_FLAGS, *before, "-x", "c++", "-c", str(code)]
         _run([*command, "-o", f"{scratch}/code.o"], source)
         objects = [f"{scratch}/code.o", *map(str, sorted(runtime.glob("*.o")))]
@@ -139,7 +141,7 @@ def _entries(entries: tuple[Signature, ...]) -> str:
 def _runtime_key(gxx: str) -> str:
     version = subprocess.run([gxx, "--version"], capture_output=True, text=True).stdout
     digest = hashlib.sha256(version.encode())
-    for path in sorted(RUNTIME.rglob("*.*")):
+    for path in sorted([*RUNTIME.rglob("*.*"), *INCLUDE.glob("*.cuh")]):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:24]
 
