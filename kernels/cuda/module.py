@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 import struct
 from collections.abc import Sequence
@@ -23,7 +22,6 @@ from kernels.cuda.signature import (
     Signature,
     declarations,
     split_outside_brackets,
-    without_comments,
 )
 from kernels.launch import launches
 from kernels.launch.errors import Program
@@ -86,14 +84,6 @@ class Module:
             together = tuple(self[expression].signature for expression in self.instances)
             return together if wanted in together else (wanted,)
         return tuple(one.signature() for one in self.declared.values() if not one.template)
-
-    @functools.cached_property
-    def shared_granule(self) -> int:
-        """The bytes at which shared-memory races are told apart: the smallest type's in use."""
-        text = without_comments(self.source)
-        if re.search(r"\b(?:bool|u?char\d?|u?int8_t)\b", text):
-            return 1
-        return 2 if re.search(r"half|bfloat16|\bu?short\d?\b|\bu?int16_t\b", text) else 4
 
 
 @dataclass(frozen=True)
@@ -197,7 +187,6 @@ class Launcher:
             self.grid,
             self.block,
             self.shared_bytes,
-            module.shared_granule,
             module.time_limit_s,
             trace,
         )

@@ -166,3 +166,71 @@ def test_the_trace_holds_every_request():
     assert last.offsets.tolist() == list(range(32, 40))
     assert last.threads.tolist() == list(range(8))
     assert last.line == line_of("y[i] = x[i]")
+
+
+PATTERNS = {
+    "neighbours": lambda lane: lane,
+    "one_address": lambda lane: 0 * lane,
+    "a_hole": lambda lane: torch.where((lane > 9) & (lane < 20), -1, lane),
+    "the_first_lanes_out": lambda lane: torch.where(lane < 5, -1, lane),
+    "every_other_lane": lambda lane: torch.where(lane % 2 == 1, -1, lane),
+    "reversed": lambda lane: 31 - lane,
+    "pairs": lambda lane: lane // 2,
+    "a_step_at_17": lambda lane: lane + 9 * (lane >= 17),
+    "strided": lambda lane: 3 * lane,
+    "far_apart": lambda lane: 32 * (lane % 4),
+    "one_lane": lambda lane: torch.where(lane == 13, lane, -1),
+    "shuffled": lambda lane: (5 * lane + 3) % 32,
+}
+GATHER = r"""
+template <typename T> __global__ void gather(const T* x, const int* index, T* y, int shift) {
+    int from = index[threadIdx.x];
+    if (from >= 0) y[threadIdx.x] = x[from + shift];
+}
+template <typename T> __global__ void banks(const int* index, T* y) {
+    __shared__ T tile[200];
+    for (int i = threadIdx.x; i < 200; i += 32) tile[i] = y[threadIdx.x];
+    __syncthreads();
+    int from = index[threadIdx.x];
+    if (from >= 0) {
+        y[threadIdx.x] = tile[from];
+    }
+}
+"""
+WIDTHS = [("signed char", 1, torch.int8), ("short", 2, torch.int16), ("float", 4, torch.float32),
+          ("double", 8, torch.float64), ("float2", 8, torch.float32),
+          ("float4", 16, torch.float32)]  # fmt: skip
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize(("kind", "width", "dtype"), WIDTHS, ids=[w[0] for w in WIDTHS])
+def test_sectors_and_distinct_bytes_of_any_shape_of_request(pattern, kind, width, dtype):
+    index = PATTERNS[pattern](torch.arange(32)).int()
+    for shift in (0, 3):
+        x = torch.zeros(150 * width // dtype.itemsize, dtype=dtype)
+        y = torch.zeros(32 * width // dtype.itemsize, dtype=dtype)
+        counts = cuda(GATHER)[f"gather<{kind}>"][1, 32](x, index, y, shift)
+        places = (index[index >= 0].long() + shift) * width
+        bytes_touched = (places[:, None] + torch.arange(width)).unique()
+        one = loads(counts)
+        assert (one.requests, one.bytes_requested) == (1, len(places) * width)
+        assert one.bytes_distinct == len(bytes_touched)
+        assert one.sectors == len((bytes_touched // 32).unique())
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize(("kind", "width", "dtype"), WIDTHS, ids=[w[0] for w in WIDTHS])
+def test_passes_over_the_banks_of_any_shape_of_request(pattern, kind, width, dtype):
+    index = PATTERNS[pattern](torch.arange(32)).int()
+    y = torch.zeros(32 * width // dtype.itemsize, dtype=dtype)
+    counts = cuda(GATHER)[f"banks<{kind}>"][1, 32](index, y)
+    # 32 lanes go together, or as many as 128 bytes have room for; a word is fetched once.
+    group, passes = min(32, 128 // width), 0
+    for lanes in index.long().split(group):
+        places = lanes[lanes >= 0] * width
+        if len(places):
+            words = (places[:, None] + torch.arange(width)).unique() // 4
+            passes += int(torch.bincount(words.unique() % 32).max())
+    (one,) = [b for b in counts.banks if b.kind == "load"]
+    assert one.requests == 1
+    assert one.wavefronts == passes

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from kernels import KernelError
 from kernels.cuda import cuda
 from tests.cuda.kernels_under_test import CASES, floats
 
@@ -43,3 +44,33 @@ def test_tile_padding_ends_the_bank_conflicts():
     # Every load of a column of the tile has its lanes in one bank: n lanes, n - 1 conflicts.
     # 6 tiles, each of 50 or 70 in two or three pieces: 32 + 18 columns of 32 + 32 + 6 lanes.
     assert sum(one.conflicts for one in unpadded.banks) == 50 * (31 + 31 + 5)
+
+
+NARROW = r"""
+template <typename T> __global__ void narrow(const T* x, void* y) {
+    __shared__ T kept[64];
+    int i = threadIdx.x;
+    if (i < 8) ((float*)y)[i] = 0;
+    __syncthreads();
+    kept[i] = x[i];
+    ((T*)y)[i] = kept[i];
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [("signed char", torch.int8), ("short", torch.int16), ("half", torch.half)]
+)
+def test_threads_that_share_a_word_but_no_byte_are_no_race(kind, dtype):
+    x, y = torch.arange(64).to(dtype), torch.zeros(64 * dtype.itemsize // 4)
+    kernel = f"narrow<{kind}>"
+    cuda(NARROW)[kernel][1, 64](x, y)
+    assert torch.equal(y.view(dtype), x)
+    for faulty in ("((T*)y)[i / 2]", "((T*)y)[i % 33]"):
+        with pytest.raises(KernelError, match="a store at index .* of 'y', which thread"):
+            cuda(NARROW.replace("((T*)y)[i]", faulty))[kernel][1, 64](x, y)
+    with pytest.raises(KernelError, match="the shared 'kept'"):
+        cuda(NARROW.replace("kept[i] =", "kept[i / 2] ="))[kernel][1, 64](x, y)
+    # What was stored as a word before it was seen to have parts still counts.
+    with pytest.raises(KernelError, match="'y'"):
+        cuda(NARROW.replace("__syncthreads();", ""))[kernel][1, 64](x, y)

@@ -111,7 +111,6 @@ def launch(
     grid: Program,
     block: Program,
     shared_bytes: int,
-    shared_granule: int,
     time_limit_s: float,
     trace: bool,
 ) -> Counts:
@@ -124,7 +123,7 @@ def launch(
     scratch = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else None
     if scratch and shutil.disk_usage(scratch).free < 2 * total:
         scratch = None
-    words: list[int] = [entry, *grid, *block, shared_bytes, shared_granule, len(storages)]
+    words: list[int] = [entry, *grid, *block, shared_bytes, len(storages)]
     for one in storages:
         words += [one.offset, one.high - one.low, one.granule, one.flags_offset]
     words.append(len(values))

@@ -97,12 +97,11 @@ int main(int, char** argv) {
         size->z = unsigned(next(request));
     }
     dynamic_shared_bytes = next(request);
-    shared_granule = next(request);
     n_storages = int(next(request));
     for (int s = 0; s < n_storages; s++) {
         storages[s].offset = next(request);
         storages[s].size = next(request);
-        storages[s].granule = next(request);
+        storages[s].cells.shift = __builtin_ctzll(next(request));
         storages[s].flags_offset = next(request);
     }
     // A parameter is "1 storage start span item" for a pointer, "0 bits" for a value.

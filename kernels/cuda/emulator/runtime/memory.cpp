@@ -19,18 +19,22 @@ static const u64 SHARED_BYTES = 16 << 20, SHARED_GAP = 64 << 10, STATIC_LIMIT = 
 Argument arguments[64];
 Storage storages[64];
 int n_arguments, n_storages;
-u64 dynamic_shared_bytes, shared_granule;
+u64 dynamic_shared_bytes;
 u32 last_site;
 
 static std::vector<Shared> shared;
 static u64 shared_base, shared_top, static_shared;
-static u32 shared_shift;
 static u8* shared_written;
-static Cell* shared_cells;
+static Cells shared_cells;
 static bool block_did_atomic, races_unjudged;
 
 static u64 middle_of(int window) {
     return FIRST_WINDOW + (u64(window) << WINDOW_BITS) + (1ull << (WINDOW_BITS - 1));
+}
+
+static void make_cells(Cells& cells, u64 bytes, bool large_pages) {
+    cells.bytes = bytes;
+    cells.all = zeroed<Cell>((bytes >> cells.shift) + 16, large_pages);
 }
 
 void prepare_memory(int memory_file) {
@@ -38,9 +42,8 @@ void prepare_memory(int memory_file) {
     int protection = PROT_READ | PROT_WRITE;
     for (int s = 0; s < n_storages; s++) {
         Storage& storage = storages[s];
-        storage.shift = __builtin_ctzll(storage.granule);
         storage.flags = zeroed<u8>(storage.size + 16, true);
-        storage.cells = zeroed<Cell>((storage.size >> storage.shift) + 16, true);
+        make_cells(storage.cells, storage.size, true);
         if (storage.flags_offset)
             storage.unwritten =
                 static_cast<u8*>(mmap(nullptr, storage.size, protection, MAP_SHARED, memory_file,
@@ -56,9 +59,9 @@ void prepare_memory(int memory_file) {
     shared_base = middle_of(n_arguments);
     mmap(reinterpret_cast<void*>(shared_base), SHARED_BYTES, protection,
          MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
-    shared_shift = __builtin_ctzll(shared_granule);
     shared_written = zeroed<u8>(SHARED_BYTES);
-    shared_cells = zeroed<Cell>(SHARED_BYTES >> shared_shift);
+    shared_cells.shift = 2;
+    make_cells(shared_cells, SHARED_BYTES, false);
     shared_top = shared_base;
     if (dynamic_shared_bytes) {
         shared.push_back({"", 0, shared_base, dynamic_shared_bytes, 1});
@@ -141,8 +144,23 @@ static void suspect_race(const char* where, u64 place, int argument, i64 offset,
             (unsigned long long)site_address(met.site));
 }
 
-// What names a granule of a storage, whichever argument it is reached by.
+// What names a cell of a storage, whichever argument it is reached by.
 static u64 place_of(int storage, u64 cell) { return u64(storage) << 40 | cell; }
+
+// An access to a part of a cell: from now on the cells are as small as it.
+static void split_cells(Cells& cells, u64 place, u64 size, u64 in_use) {
+    Cells finer{nullptr, 0, u32(__builtin_ctzll(place | size))};
+    make_cells(finer, cells.bytes, false);
+    for (u64 part = 0; part << finer.shift < in_use; part++) {
+        const Cell& whole = cells.all[part << finer.shift >> cells.shift];
+        if (whole.write_stamp || whole.read_stamp) finer.all[part] = whole;
+    }
+    cells = finer;
+}
+
+static inline bool is_part(const Cells& cells, u64 place, u64 size) {
+    return (place | size) & ((1u << cells.shift) - 1);
+}
 
 // `value_used` is false for an exchange: what it replaces may have been anything.
 static void meet_unwritten(int index, u64 place, u64 size, int kind, bool value_used) {
@@ -150,7 +168,7 @@ static void meet_unwritten(int index, u64 place, u64 size, int kind, bool value_
     Storage& storage = storages[argument.storage];
     for (u64 byte = place; byte < place + size; byte++) {
         if (storage.unwritten[byte] && kind != STORE && value_used)
-            suspect(UNWRITTEN_ARGUMENT, place_of(argument.storage, byte / storage.granule),
+            suspect(UNWRITTEN_ARGUMENT, place_of(argument.storage, byte >> storage.cells.shift),
                     "unwritten argument=%d offset=%lld kind=%d", index,
                     (long long)(byte - argument.start), kind);
         if (kind != LOAD) storage.unwritten[byte] = 0;
@@ -176,9 +194,11 @@ static inline void touch_argument(int index, u64 address, u64 size, u32 site, bo
     raise_flags<SIZE>(storage.flags + place, size, KIND == LOAD ? 1 : KIND == STORE ? 2 : 3);
     if (KIND == ATOMIC) block_did_atomic = true;
     if (storage.unwritten) meet_unwritten(index, place, size, KIND, value_used);
-    u64 last = (place + size - 1) >> storage.shift;
-    for (u64 cell = place >> storage.shift; cell <= last; cell++) {
-        Conflict met = meet<KIND, true>(storage.cells[cell], site);
+    Cells& cells = storage.cells;
+    if (is_part(cells, place, size)) split_cells(cells, place, size, cells.bytes);
+    u64 last = (place + size - 1) >> cells.shift;
+    for (u64 cell = place >> cells.shift; cell <= last; cell++) {
+        Conflict met = meet<KIND, true>(cells.all[cell], site);
         if (met.what) argument_met(index, cell, offset, KIND, met);
     }
 }
@@ -214,9 +234,12 @@ template <int SIZE, int KIND> static inline void touch_shared(u64 address, u64 s
                 variable.name.c_str(), (long long)(address - variable.start),
                 (unsigned long long)variable.item, KIND);
     if (KIND != LOAD) raise_flags<SIZE>(written, size, 1);
-    u64 last = (address + size - 1 - shared_base) >> shared_shift;
-    for (u64 cell = (address - shared_base) >> shared_shift; cell <= last; cell++) {
-        Conflict met = meet<KIND, false>(shared_cells[cell], site);
+    u64 place = address - shared_base;
+    if (is_part(shared_cells, place, size))
+        split_cells(shared_cells, place, size, shared_top - shared_base);
+    u64 last = (place + size - 1) >> shared_cells.shift;
+    for (u64 cell = place >> shared_cells.shift; cell <= last; cell++) {
+        Conflict met = meet<KIND, false>(shared_cells.all[cell], site);
         if (met.what) shared_met(variable, address, KIND, met);
     }
 }

@@ -27,14 +27,19 @@ struct Argument {
 
 struct Cell;
 
+// A cell for each 2^shift bytes of memory: races are told apart at so many.
+struct Cells {
+    Cell* all;
+    u64 bytes;
+    u32 shift;
+};
+
 struct Storage {
     u64 offset, size;  // bytes within the memory file
-    u64 granule;       // races are told apart at this many bytes, a power of two
-    u32 shift;         // its logarithm
+    Cells cells;
     u64 flags_offset;  // where the file says what nobody has written, 0 if all is written
     u8* unwritten;     // per byte: 1 while nobody has written it; null if all is written
     u8* flags;         // per byte: 1 read, 2 written, 4 told
-    Cell* cells;       // per granule
 };
 
 extern "C" {
@@ -57,7 +62,7 @@ constexpr u64 WINDOW_BITS = 36, FIRST_WINDOW = 1ull << 44;
 extern Argument arguments[64];
 extern Storage storages[64];
 extern int n_arguments, n_storages;
-extern u64 dynamic_shared_bytes, shared_granule;
+extern u64 dynamic_shared_bytes;
 extern u32 last_site;
 void prepare_memory(int memory_file);
 void begin_block();
