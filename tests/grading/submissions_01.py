@@ -75,20 +75,28 @@ def share_in_one_formula(rows, cols, itemsize, time_us, bandwidth_gbs):
     return rows * cols * itemsize * 3e-3 / (time_us * bandwidth_gbs)
 
 
-def roof_by_time(flops, moved, bandwidth, peak):
-    seconds = max(moved / bandwidth, flops / peak)
-    return seconds, flops / seconds
+def roof_by_time(kernels, bandwidth, peak):
+    seconds = sum(max(moved / bandwidth, flops / peak) for flops, moved in kernels)
+    return seconds, sum(flops for flops, _ in kernels) / seconds
 
 
-def roof_by_intensity(flops, moved, bandwidth, peak):
-    rate = min(peak, flops / moved * bandwidth)
-    return [flops / rate if flops else moved / bandwidth, rate]
+def roof_by_intensity(kernels, bandwidth, peak):
+    """Find each kernel's rate under the roof first, and its time from that."""
+    seconds, work = [], []
+    for flops, moved in kernels:
+        rate = min(peak, flops / moved * bandwidth)
+        seconds.append(flops / rate if flops else moved / bandwidth)
+        work.append(rate * seconds[-1])
+    return [math.fsum(seconds), math.fsum(work) / math.fsum(seconds)]
 
 
-def roof_by_cases(flops, moved, bandwidth, peak):
-    if flops * bandwidth < moved * peak:
-        return moved / bandwidth, flops * bandwidth / moved
-    return flops / peak, peak
+def roof_by_cases(kernels, bandwidth, peak):
+    total, work = Fraction(0), 0
+    for flops, moved in kernels:
+        memory_binds = flops * bandwidth < moved * peak
+        total += Fraction(moved / bandwidth if memory_binds else flops / peak)
+        work += flops
+    return total, np.float64(work / total)
 
 
 def warps_in_ints(bandwidth_gbs, latency_ns, sms, loads, width):

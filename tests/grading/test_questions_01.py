@@ -5,7 +5,6 @@ import math
 import os
 import random
 import statistics
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -13,7 +12,14 @@ import pytest
 from kernels.grading import Result, check
 from kernels.grading.generate import ROOT
 from kernels.grading.question import Attempt, Wrong, questions
-from kernels.grading.questions import ch01_bytes, ch01_cause, ch01_fusion, ch01_ledger, ch01_time
+from kernels.grading.questions import (
+    ch01_bytes,
+    ch01_cause,
+    ch01_fusion,
+    ch01_ledger,
+    ch01_time,
+    ch01_warps,
+)
 from kernels.lab import aten
 from kernels.lab.cards import CARDS
 from tests.grading import submissions_01 as s
@@ -186,19 +192,48 @@ def roof(seconds=None, rate=None):
     return roofline
 
 
+def sums(kernels):
+    return (sum(flops for flops, _ in kernels), sum(moved for _, moved in kernels))
+
+
+def as_one(kernels, bandwidth, peak):
+    """The whole chain as one kernel."""
+    return s.roof_by_time([sums(kernels)], bandwidth, peak)
+
+
+def rates(kernels, bandwidth, peak):
+    return [s.roof_by_time([kernel], bandwidth, peak)[1] for kernel in kernels]
+
+
 @pytest.mark.parametrize(
     ("answer", "message", "means"),
     [
-        (roof(lambda f, b, bw, peak: b / bw + f / peak), "the time is", "are added"),
-        (roof(lambda f, b, bw, peak: min(b / bw, f / peak)), "the time is", "the shorter"),
-        (roof(lambda f, b, bw, peak: b / bw), "the time is", "Only the bytes"),
-        (roof(lambda f, b, bw, peak: 1e6 * max(b / bw, f / peak)), "the time is", "microseconds"),
-        (roof(rate=lambda f, b, bw, peak: f / b * bw), "the rate is", "the slanted part"),
-        (roof(rate=lambda f, b, bw, peak: peak), "the rate is", "That is the peak"),
-        (roof(rate=lambda f, b, bw, peak: b / max(b / bw, f / peak)), "the rate", "of bytes"),
-        (lambda f, b, bw, peak: max(b / bw, f / peak), "returned a float; it takes the tuple", ""),
-        (lambda f, b, bw, peak: (0.0, 0.0, 0.0), "returned a tuple of 3; it takes the tuple", ""),
-        (lambda f, b, bw, peak: (b / bw, f / (f // 2)), "raised ZeroDivisionError", ""),
+        (as_one, "the time is", "The kernels are taken for one"),
+        (
+            roof(lambda k, bw, peak: sums(k)[1] / bw + sums(k)[0] / peak),
+            "the time is",
+            "A kernel's two times are added",
+        ),
+        (
+            roof(lambda k, bw, peak: sum(min(b / bw, f / peak) for f, b in k)),
+            "the time is",
+            "the shorter of each",
+        ),
+        (roof(lambda k, bw, peak: sums(k)[1] / bw), "the time is", "Only the bytes"),
+        (roof(lambda k, bw, peak: sums(k)[0] / peak), "the time is", "Only the FLOPs"),
+        (
+            roof(lambda k, *card: max(s.roof_by_time([one], *card)[0] for one in k)),
+            "the time is",
+            "the longest kernel alone",
+        ),
+        (roof(lambda *args: 1e6 * s.roof_by_time(*args)[0]), "the time is", "microseconds"),
+        (roof(rate=lambda *args: statistics.mean(rates(*args))), "the rate is", "don't average"),
+        (roof(rate=lambda *args: sum(rates(*args))), "the rate is", "The rates are added"),
+        (roof(rate=lambda *args: as_one(*args)[1]), "the rate is", "the intensity of all together"),
+        (roof(rate=lambda k, bw, peak: peak), "the rate is", "That is the peak"),
+        (lambda k, bw, peak: 1.0, "returned a float; it takes the tuple", ""),
+        (lambda k, bw, peak: (0.0, 0.0, 0.0), "returned a tuple of 3; it takes the tuple", ""),
+        (lambda k, bw, peak: (1.0, sums(k)[1] / sums(k)[0]), "raised ZeroDivisionError", ""),
     ],
 )
 def test_roofline_wrong(answer, message, means):
@@ -301,13 +336,17 @@ def test_odd_numbers_in_a_pair_are_named(value, sentence):
     assert sentence in verdict("01.2", lambda *_: value, seed=1).sentence
 
 
-def test_numbers_of_numpy_and_fractions_are_numbers():
-    def roofline(*args):
-        seconds = max(Fraction(args[1]) / Fraction(args[2]), Fraction(args[0]) / Fraction(args[3]))
-        return seconds, np.float64(args[0] / seconds)
+def test_whole_numbers_of_numpy_are_ints():
+    assert verdict("01.6", lambda *args: np.int64(s.warps_in_ints(*args)), seed=1) is None
+
+
+def test_a_chain_that_its_answer_empties_is_graded_as_it_was():
+    def roofline(kernels, bandwidth, peak):
+        told = s.roof_by_time(kernels, bandwidth, peak)
+        kernels.clear()
+        return told
 
     assert verdict("01.5", roofline, seed=1) is None
-    assert verdict("01.6", lambda *args: np.int64(s.warps_in_ints(*args)), seed=1) is None
 
 
 MISTAKES = [
@@ -317,7 +356,7 @@ MISTAKES = [
     ("01.4", ch01_bytes.SHARE_MISTAKES, lambda f: f),
     ("01.5", ch01_time.SECONDS_MISTAKES, roof),
     ("01.5", ch01_time.RATE_MISTAKES, lambda f: roof(rate=f)),
-    ("01.6", ch01_time.WARP_MISTAKES, lambda f: f),
+    ("01.6", ch01_warps.WARP_MISTAKES, lambda f: f),
 ]
 
 
@@ -366,14 +405,14 @@ def test_every_card_has_a_latency_for_every_case(width):
     for card in CARDS.values():
         if card.sms:
             for loads in (2, 3, 4):
-                assert ch01_time.between(card, loads, width, 0.1, 0.4)
-                assert ch01_time.between(card, loads, width, 0.6, 0.9)
+                assert ch01_warps.between(card, loads, width, 0.1, 0.4)
+                assert ch01_warps.between(card, loads, width, 0.6, 0.9)
 
 
 def test_quotients_are_whole_or_far_from_it():
     for seed in range(100):
-        cases = ch01_time.warp_cases(random.Random(seed))
-        rests = [ch01_time.warps_and_rest(case)[1] for case in cases]
+        cases = ch01_warps.warp_cases(random.Random(seed))
+        rests = [ch01_warps.warps_and_rest(case)[1] for case in cases]
         assert rests.count(0) == 2
         assert all(rest == 0 or 0.1 < rest < 0.4 or 0.6 < rest < 0.9 for rest in rests)
 
@@ -436,8 +475,12 @@ def page():
         ("q3-ask", 'passes_over(lines, sizes, "mul2")', "0"),
         ("q7-ask", "best_plan(steps, sizes, results, 2)", "`[1, 2, 1]`"),
         ("q2-text", "product_bound(1, 8192, 8192, 2, 2000.0, 300.0)", '`(0.99976, "memory")`'),
-        ("q5-text", "roofline(10**9, 4 * 10**9, 2e12, 3e14)", "`(0.002, 5e11)`"),
-        ("q5-text", "roofline(3 * 10**12, 4 * 10**9, 2e12, 3e14)", "`(0.01, 3e14)`"),
+        ("q5-text", "roofline([(10**9, 4 * 10**9)], 2e12, 3e14)", "`(0.002, 5e11)`"),
+        (
+            "q5-text",
+            "roofline([(0, 4 * 10**9), (3 * 10**12, 4 * 10**9)], 2e12, 3e14)",
+            "`(0.012, 2.5e14)`",
+        ),
         ("q4-try", "share_of_roof(20_000, 5_000, 4, 600.0, 2500.0)", "0.8"),
     ],
 )

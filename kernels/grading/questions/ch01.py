@@ -5,7 +5,8 @@ from kernels.grading.questions.ch01_bytes import grade_add, grade_bound, grade_s
 from kernels.grading.questions.ch01_cause import grade_cause
 from kernels.grading.questions.ch01_fusion import grade_fusion
 from kernels.grading.questions.ch01_ledger import grade_passes
-from kernels.grading.questions.ch01_time import grade_roofline, grade_warps
+from kernels.grading.questions.ch01_time import grade_roofline
+from kernels.grading.questions.ch01_warps import grade_warps
 
 # What PyTorch's fake tensors import, which the ledgers here are counted on.
 _FAKE_TENSORS = ("torch._dynamo",)
@@ -13,12 +14,13 @@ _FAKE_TENSORS = ("torch._dynamo",)
 register(
     Question(
         id="01.1",
-        title="The bytes of an add",
+        title="The bytes of an addition",
         kind="predict",
         points=1,
         takes="add_bytes(rows, cols, itemsize)",
-        hint="Three tensors take part. Write down the shape of each and whether it is read or "
+        hint="Three tensors take part. Write down the shape of each, and whether it is read or "
         "written.",
+        more_hints=("How often must the bias come from memory, if the chip can keep it?",),
         grade=grade_add,
         needs=_FAKE_TENSORS,
     )
@@ -30,8 +32,11 @@ register(
         kind="predict",
         points=2,
         takes="product_bound(m, k, n, itemsize, bandwidth_gbs, peak_tflops)",
-        hint="One result of the product takes k multiply-adds. Put the card's two figures into "
-        "bytes and FLOPs a second before you divide them.",
+        hint="One number of the result takes k multiply-adds. Then count the numbers of all three "
+        "matrices.",
+        more_hints=(
+            "Put the card's two figures into bytes and FLOPs a second before you divide them.",
+        ),
         grade=grade_bound,
         needs=_FAKE_TENSORS,
     )
@@ -45,6 +50,7 @@ register(
         takes="passes_over(lines, sizes, name)",
         hint="Take the ledger on the page and do x by hand: which lines name it, and how many "
         "bytes do they read together?",
+        more_hints=("A line's third entry is what it reads, its fourth what it writes.",),
         grade=grade_passes,
         needs=_FAKE_TENSORS,
     )
@@ -56,8 +62,8 @@ register(
         kind="fix",
         points=2,
         takes="share_of_roof(rows, cols, itemsize, time_us, bandwidth_gbs)",
-        hint="Go through the lines and say the unit of each name. Then count the tensors of "
-        "y = a + b.",
+        hint="Go through the lines and say the unit of each name.",
+        more_hints=("How many tensors does y = a + b move?",),
         grade=grade_share,
         needs=_FAKE_TENSORS,
     )
@@ -65,12 +71,14 @@ register(
 register(
     Question(
         id="01.5",
-        title="Time and rate under a roof",
+        title="Time and rate of a chain",
         kind="write",
-        points=2,
-        takes="roofline(flops, moved, bandwidth, peak)",
-        hint="Write down how long the bytes take alone, and how long the FLOPs. For the rate, "
-        "look at the two parts of the roof.",
+        points=3,
+        takes="roofline(kernels, bandwidth, peak)",
+        hint="Write down for one kernel how long its bytes take alone, and how long its FLOPs.",
+        more_hints=(
+            "Two kernels: when does the second begin? Only then think of the whole chain's rate.",
+        ),
         grade=grade_roofline,
     )
 )
@@ -83,6 +91,7 @@ register(
         takes="warps_needed(bandwidth_gbs, latency_ns, sms, loads, width)",
         hint="First the bytes on their way for the whole card, then for one multiprocessor, then "
         "what one warp brings along.",
+        more_hints=("Round once, at the end, and in whole numbers: -(-a // b) rounds up.",),
         grade=grade_warps,
     )
 )
@@ -93,8 +102,12 @@ register(
         kind="optimise",
         points=4,
         takes="best_plan(steps, sizes, results, most)",
-        hint="Write a function for the bytes of one plan first, and try it on the page's chain by "
-        "hand. There are few enough plans to try them all.",
+        hint="Write the bytes of one plan first, and try it on the page's two plans: 30,000 and "
+        "26,000.",
+        more_hints=(
+            "Between two neighbouring steps there is a cut or none. There are few enough plans to "
+            "try them all.",
+        ),
         grade=grade_fusion,
     )
 )
@@ -105,8 +118,8 @@ register(
         kind="explain",
         points=3,
         takes="cause(row)",
-        hint="Work out the three floors of a row and compare the longest with the time. Look at "
-        "the bytes only if DRAM's floor is the longest.",
+        hint="Work out the three floors of a row and compare the longest with the time.",
+        more_hints=("Look at the three counts of bytes only if DRAM's floor is the longest.",),
         grade=grade_cause,
     )
 )

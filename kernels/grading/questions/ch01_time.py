@@ -1,9 +1,10 @@
-"""01.5 the least time and the rate under a roof, 01.6 the warps that Little's law asks for."""
+"""01.5: the least time and the rate of a chain of kernels under one roof."""
 
 from __future__ import annotations
 
 import random
 from fractions import Fraction
+from statistics import mean
 
 from kernels.grading.question import Attempt, Wrong
 from kernels.grading.questions.ch01_answers import (
@@ -15,66 +16,125 @@ from kernels.grading.questions.ch01_answers import (
     meaning,
     pair,
     real,
-    whole,
 )
-from kernels.lab.cards import CARDS, GIGA, Card
-from kernels.lab.roofline import Ceilings
+from kernels.lab.cards import CARDS
+
+# The kernels of a chain: FLOPs and bytes of each.
+Kernels = list[tuple[int, int]]
+
+
+def _flops(kernels: Kernels) -> int:
+    return sum(flops for flops, _ in kernels)
+
+
+def _moved(kernels: Kernels) -> int:
+    return sum(moved for _, moved in kernels)
+
+
+def _seconds(kernels: Kernels, bandwidth: float, peak: float) -> list[float]:
+    return [max(moved / bandwidth, flops / peak) for flops, moved in kernels]
+
+
+def _rates(kernels: Kernels, bandwidth: float, peak: float) -> list[float]:
+    return [min(peak, flops / moved * bandwidth) for flops, moved in kernels]
+
 
 SECONDS_MISTAKES: tuple[Mistake, ...] = (
     (
-        "The two times are added: memory and arithmetic work at once, so the longer one counts.",
-        lambda f, b, bw, peak: b / bw + f / peak,
+        "The kernels are taken for one, in which the bytes of all and the FLOPs of all overlap. "
+        "They run one after the other: each waits for the longer of its own two times.",
+        lambda k, bw, peak: max(_moved(k) / bw, _flops(k) / peak),
     ),
     (
-        "That is the shorter of the two times: the kernel needs both, and waits for the longer.",
-        lambda f, b, bw, peak: min(b / bw, f / peak),
+        "A kernel's two times are added: memory and arithmetic work at once, so the longer one "
+        "counts.",
+        lambda k, bw, peak: _moved(k) / bw + _flops(k) / peak,
     ),
-    ("Only the bytes are timed.", lambda f, b, bw, peak: b / bw),
-    ("Only the FLOPs are timed.", lambda f, b, bw, peak: f / peak),
+    (
+        "That is the shorter of each kernel's two times: it needs both, and waits for the longer.",
+        lambda k, bw, peak: sum(min(moved / bw, flops / peak) for flops, moved in k),
+    ),
+    ("Only the bytes are timed.", lambda k, bw, peak: _moved(k) / bw),
+    ("Only the FLOPs are timed.", lambda k, bw, peak: _flops(k) / peak),
+    (
+        "That is the longest kernel alone: one runs after the other.",
+        lambda *args: max(_seconds(*args)),
+    ),
+    (
+        "That is the first kernel's time, of a chain that may have more.",
+        lambda *args: _seconds(*args)[0],
+    ),
+    (
+        "That is the last kernel's time: in a loop, add each kernel's to those before.",
+        lambda *args: _seconds(*args)[-1],
+    ),
+    ("That is the mean of the kernels' times: add them.", lambda *args: mean(_seconds(*args))),
     (
         "That is in microseconds: with base units in, seconds come out.",
-        lambda f, b, bw, peak: 1e6 * max(b / bw, f / peak),
+        lambda *args: 1e6 * sum(_seconds(*args)),
     ),
 )
 RATE_MISTAKES: tuple[Mistake, ...] = (
     (
+        "Rates don't average, for the kernels take different times: divide all FLOPs by all "
+        "seconds.",
+        lambda *args: mean(_rates(*args)),
+    ),
+    (
+        "The rates are added: the kernels don't run at once. Divide all FLOPs by all seconds.",
+        lambda *args: sum(_rates(*args)),
+    ),
+    (
+        "That is the roof over the intensity of all together. It would hold for one kernel that "
+        "did everything; these run one after the other.",
+        lambda k, bw, peak: min(peak, _flops(k) / _moved(k) * bw),
+    ),
+    (
         "That is the slanted part alone: right of the ridge the peak is all there is.",
-        lambda f, b, bw, peak: f / b * bw,
+        lambda k, bw, peak: _flops(k) / _moved(k) * bw,
     ),
-    ("That is the peak: left of the ridge memory lets through less.", lambda f, b, bw, peak: peak),
-    ("That is the higher of the two ceilings.", lambda f, b, bw, peak: max(peak, f / b * bw)),
+    ("That is the peak: left of the ridge memory lets through less.", lambda k, bw, peak: peak),
     (
-        "That is what two times one after the other would give.",
-        lambda f, b, bw, peak: f / (b / bw + f / peak),
-    ),
-    (
-        "That is a rate of bytes: the roof is in FLOPs a second.",
-        lambda f, b, bw, peak: b / max(b / bw, f / peak),
+        "That is a rate of bytes: FLOPs a second are asked for.",
+        lambda *args: _moved(args[0]) / sum(_seconds(*args)),
     ),
 )
 
 
-def grade_roofline(attempt: Attempt) -> None:
-    """Grade `roofline(flops, moved, bandwidth, peak)` under the roofs of real cards."""
-    rng = random.Random(attempt.seed)
+def roofline_cases(rng: random.Random) -> list[tuple[Kernels, float, float]]:
+    """Chains on real cards: kernels on both sides of a ridge, alone and mixed, and copies."""
     cases = []
-    for factor in (0.01, 0.5, 0.8, 1.3, 3.0, 200.0):
+    # Each number is the intensity of a kernel, in ridges.
+    for chain in ((0.3,), (2.0,), (0.01, 0.5), (4.0, 1.5, 3.0), (0.2, 3.0), (5.0, 0.1, 0.6, 1.4)):
         card = rng.choice([card for card in CARDS.values() if card.peaks.fp16])
         bandwidth, peak = card.bandwidth_bytes_per_s, card.peak("fp16")
-        moved = rng.randrange(10**6, 10**10)
-        flops = int(moved * peak / bandwidth * factor * rng.uniform(0.9, 1.1))
-        cases.append((flops, moved, bandwidth, peak))
+        kernels = []
+        for ridges in chain:
+            moved = rng.randrange(10**8, 10**9)
+            flops = round(moved * peak / bandwidth * ridges * rng.uniform(0.9, 1.1))
+            kernels.append((flops, moved))
+        # The longest kernel of three comes first, the longest of two or four comes last.
+        kernels.sort(key=lambda one: _seconds([one], bandwidth, peak), reverse=len(kernels) == 3)
+        cases.append((kernels, bandwidth, peak))
     rng.shuffle(cases)
-    cases.append((0, rng.randrange(10**6, 10**9), bandwidth, peak))  # a copy
+    cases.append(([(0, rng.randrange(10**6, 10**9)) for _ in range(2)], bandwidth, peak))
+    return cases
+
+
+def grade_roofline(attempt: Attempt) -> None:
+    """Grade `roofline(kernels, bandwidth, peak)` under the roofs of real cards."""
     seconds, rates = [], []
-    for case in cases:
-        flops, moved, bandwidth, peak = case
+    for case in roofline_cases(random.Random(attempt.seed)):
+        kernels, bandwidth, peak = case
         label = asked(attempt, case)
-        told = pair(answered(attempt, *case), label, "(seconds, flops_per_s)")
-        least = float(max(Fraction(moved) / Fraction(bandwidth), Fraction(flops) / Fraction(peak)))
-        bound = Ceilings("", bandwidth, "", peak, "").bound(flops / moved)
-        seconds.append(Told(label, case, real(told[0], label, "the time"), least))
-        rates.append(Told(label, case, real(told[1], label, "the rate"), bound))
+        told = pair(answered(attempt, [*kernels], bandwidth, peak), label, "(seconds, flops_per_s)")
+        least = sum(
+            max(Fraction(moved) / Fraction(bandwidth), Fraction(flops) / Fraction(peak))
+            for flops, moved in kernels
+        )
+        seconds.append(Told(label, case, real(told[0], label, "the time"), float(least)))
+        rate = float(_flops(kernels) / least)
+        rates.append(Told(label, case, real(told[1], label, "the rate"), rate))
     if wrong := first_wrong(seconds):
         raise Wrong(
             f"{wrong.label}: the time is {wrong.got:.6g} s and should be {wrong.right:.6g} s.",
@@ -85,131 +145,4 @@ def grade_roofline(attempt: Attempt) -> None:
             f"{wrong.label}: the rate is {wrong.got:.6g} FLOP/s and should be {wrong.right:.6g}.",
             meaning(RATE_MISTAKES, rates),
         )
-    attempt.held.append(f"time and rate of {len(cases)} operations, a copy among them")
-
-
-def _enough(bandwidth_gbs: int, latency_ns: int, sms: int, loads: int, width: int) -> int:
-    """Add a warp to each multiprocessor until one latency's worth of loads feeds the memory."""
-    warps, delivered = 0, Fraction(0)
-    a_warp = sum(width * loads for _ in range(32)) * sms
-    while delivered < bandwidth_gbs * 10**9:
-        warps += 1
-        delivered = Fraction(warps * a_warp * 10**9, latency_ns)
-    return warps
-
-
-def _ceil(top: float, bottom: float) -> int:
-    return int(-(-top // bottom))
-
-
-WARP_MISTAKES: tuple[Mistake, ...] = (
-    (
-        "The quotient is rounded down: then the memory is not quite busy. Round up.",
-        lambda bw, lat, sms, loads, width: bw * lat // (sms * 32 * loads * width),
-    ),
-    (
-        "The quotient is rounded to the nearest: where that is down, the memory is not quite "
-        "busy. Round up.",
-        lambda bw, lat, sms, loads, width: round(bw * lat / (sms * 32 * loads * width)),
-    ),
-    (
-        "One warp too many where the quotient is a whole number: rounding that up adds nothing.",
-        lambda bw, lat, sms, loads, width: bw * lat // (sms * 32 * loads * width) + 1,
-    ),
-    (
-        "These are threads: a warp has 32.",
-        lambda bw, lat, sms, loads, width: _ceil(bw * lat, sms * loads * width),
-    ),
-    (
-        "These are the warps of the whole card: divide among its multiprocessors.",
-        lambda bw, lat, sms, loads, width: _ceil(bw * lat, 32 * loads * width),
-    ),
-    (
-        "Each thread is taken to have one load on its way: it has several.",
-        lambda bw, lat, sms, loads, width: _ceil(bw * lat, sms * 32 * width),
-    ),
-    (
-        "The loads are counted, not their bytes: each brings width bytes.",
-        lambda bw, lat, sms, loads, width: _ceil(bw * lat, sms * 32 * loads),
-    ),
-    (
-        "The width is taken for bits: it is in bytes already.",
-        lambda bw, lat, sms, loads, width: _ceil(8 * bw * lat, sms * 32 * loads * width),
-    ),
-    (
-        "The latency is missing: bytes on their way = bandwidth × latency.",
-        lambda bw, lat, sms, loads, width: _ceil(bw * 10**9, sms * 32 * loads * width),
-    ),
-    (
-        "These are bytes on their way for each multiprocessor: divide by what a warp has.",
-        lambda bw, lat, sms, loads, width: _ceil(bw * lat, sms),
-    ),
-    (
-        "A factor of 1000 is too much: GB/s times ns is bytes.",
-        lambda bw, lat, sms, loads, width: _ceil(1000 * bw * lat, sms * 32 * loads * width),
-    ),
-    (
-        "A GB is taken as 2**30 bytes: it is 1e9.",
-        lambda bw, lat, sms, loads, width: _ceil(bw * lat * 1.073741824, sms * 32 * loads * width),
-    ),
-)
-
-WarpCase = tuple[int, int, int, int, int]
-
-
-def warps_and_rest(case: WarpCase) -> tuple[int, float]:
-    """The warps of a case before they are rounded up: whole ones, and the fraction of one more."""
-    bandwidth_gbs, latency_ns, sms, loads, width = case
-    a_warp = sms * 32 * loads * width
-    warps, rest = divmod(bandwidth_gbs * latency_ns, a_warp)
-    return warps, rest / a_warp
-
-
-def between(card: Card, loads: int, width: int, low: float, high: float) -> list[WarpCase]:
-    """Cases of a card, one for each latency at which the fraction of a warp is in the range."""
-    bandwidth = round(card.bandwidth_bytes_per_s / GIGA)
-    cases = [(bandwidth, latency, card.sms or 1, loads, width) for latency in range(400, 900)]
-    return [case for case in cases if low < warps_and_rest(case)[1] < high]
-
-
-def exact(rng: random.Random) -> WarpCase:
-    """A case of a made-up card whose quotient is whole.
-
-    All its numbers are powers of two: no order of the operations in floating point rounds, so none
-    loses a right answer.
-    """
-    bandwidth, sms = rng.choice((1024, 2048, 4096)), rng.choice((64, 128))
-    return bandwidth, 512, sms, rng.choice((2, 4)), rng.choice((4, 8))
-
-
-def warp_cases(rng: random.Random) -> list[WarpCase]:
-    """Quotients below and above a half for every width, and two that are whole."""
-    cards = [card for card in CARDS.values() if card.sms]
-    cases = []
-    for width in (2, 4, 8, 16):
-        # Never near a whole number, where a right formula's rounding would decide.
-        for low, high in ((0.1, 0.4), (0.6, 0.9)):
-            cases.append(
-                rng.choice(between(rng.choice(cards), rng.randrange(2, 5), width, low, high))
-            )
-    cases += [exact(rng) for _ in range(2)]
-    rng.shuffle(cases)
-    return cases
-
-
-def grade_warps(attempt: Attempt) -> None:
-    """Grade `warps_needed(bandwidth_gbs, latency_ns, sms, loads, width)`, found by adding warps."""
-    told = []
-    for case in warp_cases(random.Random(attempt.seed)):
-        label = asked(attempt, case)
-        warps = whole(answered(attempt, *case), label, "a number of warps")
-        told.append(Told(label, case, warps, _enough(*case)))
-    if wrong := first_wrong(told):
-        right = int(wrong.right)
-        raise Wrong(
-            f"{wrong.label} is {wrong.got:,} and should be {right:,}: with {right} warps on each "
-            f"multiprocessor the loads of one latency bring the bandwidth, with {right - 1} they "
-            "do not.",
-            meaning(WARP_MISTAKES, told),
-        )
-    attempt.held.append(f"right for {len(told)} loads, two of them with an exact quotient")
+    attempt.held.append(f"time and rate of {len(seconds)} chains, one of copies alone")
