@@ -16,7 +16,7 @@ SAME: dict[tuple[str, str], str] = {
         f"other filled: tl.load({name}_ptr + cols, mask=mask, other=0.0) -> "
         f"tl.load({name}_ptr + cols, mask=mask, other=1.0)",
     ): _MASKED
-    for question in ("02.2", "03.8")
+    for question in ("02.2", "02.6", "02.7", "03.8")
     for name in ("weight", "bias")
 }
 

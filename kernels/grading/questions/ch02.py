@@ -96,7 +96,7 @@ register(
         grade=grade_rms_norm,
         more_hints=(
             "A program has num_warps · 32 threads, 4 · 32 if you don't say. How many elements of "
-            "a row of 32768 does each of them hold?",
+            "a row of 16384 does each of them hold?",
         ),
     )
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,7 +17,8 @@ from kernels.grading.checks import (
     right_everywhere,
     within_bytes,
 )
-from kernels.grading.compare import relative_error
+from kernels.grading.compare import kind_fault, relative_error, wrong_elements
+from kernels.grading.diagnosis import symptom
 from kernels.grading.hardware import compiles
 from kernels.grading.question import Attempt, NotAnswered, Wrong
 from kernels.grading.questions.ch02_layer_norm import explain_layer_norm, norm_tolerance
@@ -37,18 +39,23 @@ _PLAN: tuple[tuple[int, int, str], ...] = (
 
 
 class _Part:
-    """The reader's function, returning one of its two tensors; its name and lines are theirs."""
+    """The reader's function, returning one of its two tensors; its name and lines are theirs.
+
+    `returned` collects what it returned, call by call.
+    """
 
     def __init__(self, answer: Any, place: int) -> None:
         self._answer = answer
         self._place = place
+        self.returned: list[Any] = []
         self.__name__ = Attempt(answer, 0).name
         self.__code__ = getattr(answer, "__code__", None)
 
     def __call__(self, *args: Any) -> Any:
         result = self._answer(*args)
+        self.returned.append(result)
         pair = type(result) in (tuple, list) and len(result) == 2
-        return result[self._place] if pair else result
+        return result[self._place] if pair else (result,)
 
 
 def _residual_sum(x: Tensor, residual: Tensor) -> Tensor:
@@ -104,12 +111,7 @@ def _explain_h(runs: list[Run]) -> str:
         ):
             if relative_error(r.output, output) <= near:
                 return what
-        if bool(r.output.isnan().any()):
-            return "An element that is nan was never stored: new memory holds nan in this check."
-        y = reference(_residual_sum(*list(r.case.tensors.values())[:2]))
-        if relative_error(r.output, y) < 1:
-            return "The order is (y, h): first the normalized tensor, then the sum."
-    return ""
+    return symptom(runs)
 
 
 def _explain_y(runs: list[Run]) -> str:
@@ -119,22 +121,25 @@ def _explain_y(runs: list[Run]) -> str:
             continue
         x, residual, weight, bias = r.case.tensors.values()
         (eps,) = r.case.options
-        near = 4 * r.case.tolerance.relative_norm
+        wide = x.double() + residual.double()
+        tolerance = r.case.tolerance.relative_norm
+        if relative_error(r.output, wide) <= 4 * tolerance:
+            return "y is the sum, not its LayerNorm. The order is (y, h)."
+        off = relative_error(r.output, r.case.reference)
         for what, h in (
             ("y is the LayerNorm of x alone: normalize the sum.", x),
             ("y is the LayerNorm of the residual alone: normalize the sum.", residual),
+            ("y is the LayerNorm of x - residual.", x.double() - residual.double()),
             (
                 "y is the LayerNorm of the sum as it was before h was rounded. What is stored is "
                 "the rounded h, and y belongs to that one: round it in the kernel, and convert "
                 "back to fp32.",
-                x.double() + residual.double(),
+                wide,
             ),
         ):
-            model = reference(h, weight, bias, eps)
-            if relative_error(model, r.case.reference) > 2 * r.case.tolerance.relative_norm and (
-                relative_error(r.output, model)
-                < min(near, relative_error(r.output, r.case.reference) / 2)
-            ):
+            # What is no nearer to this model than to the right output tells nothing.
+            error = relative_error(r.output, reference(h, weight, bias, eps))
+            if error <= min(4 * tolerance, off / 2):
                 return what
     return explain_layer_norm([_of_sum(r) for r in runs])
 
@@ -144,7 +149,7 @@ def _of_sum(r: Run) -> Run:
     x, residual, weight, bias = r.case.tensors.values()
     tensors = {"x": _residual_sum(x, residual), "weight": weight, "bias": bias}
     case = Case(tensors, r.case.options, r.case.reference, r.case.tolerance, r.case.trait)
-    return Run(case, r.output, r.launches, r.operators, r.fault, r.wrong)
+    return replace(r, case=case)
 
 
 def _is_pair(attempt: Attempt, case: Case) -> None:
@@ -164,7 +169,7 @@ def _reads_no_h(attempt: Attempt, runs: list[Run]) -> None:
     """`Wrong` if h is read back from memory."""
     for r in runs:
         back = r.traffic(r.output).read_unique
-        if back:
+        if back and not r.operators:
             count = len(r.launches)
             raise Wrong(
                 f"{attempt.name} reads {back:,} bytes of h back on {r.case}, in "
@@ -174,21 +179,38 @@ def _reads_no_h(attempt: Attempt, runs: list[Run]) -> None:
             )
 
 
+def _graded_h(
+    attempt: Attempt, cases: list[Case], y_runs: list[Run], pairs: list[Any]
+) -> list[Run]:
+    """The runs of y as runs of h; `Wrong` if one is wrong."""
+    runs = []
+    for case, r, (_, h) in zip(cases, y_runs, pairs, strict=True):
+        wrong = kind_fault(h, case.like) is not None or bool(
+            wrong_elements(h, case.reference, case.tolerance).any()
+        )
+        if wrong:
+            # Once more by itself, for all that is told of a wrong output.
+            part = Attempt(_Part(attempt.answer, 1), attempt.seed)
+            try:
+                return right_everywhere(part, cases, _explain_h)
+            except Wrong as found:
+                found.sentence = found.sentence.replace(": y[", ": h[", 1)
+                raise
+        runs.append(replace(r, output=h))
+    return runs
+
+
 def grade_add_norm(attempt: Attempt) -> None:
     """Grade `add_norm(x, residual, weight, bias, eps)`: (y, h), one launch, each byte once."""
     of_h, of_y = _cases(attempt.seed)
     _is_pair(attempt, of_h[0])
-    y_part, h_part = (Attempt(_Part(attempt.answer, place), attempt.seed) for place in (0, 1))
-    try:
-        h_runs = right_everywhere(h_part, of_h, _explain_h)
-    except Wrong as wrong:
-        wrong.sentence = wrong.sentence.replace(": y[", ": h[", 1)
-        raise
-    y_runs = right_everywhere(y_part, of_y, _explain_y)
+    part = _Part(attempt.answer, 0)
+    y_runs = right_everywhere(Attempt(part, attempt.seed), of_y, _explain_y)
+    h_runs = _graded_h(attempt, of_h, y_runs, part.returned)
     names = ", ".join(dict.fromkeys(dtype_name(case.x.dtype) for case in of_h))
-    attempt.held.append(f"y and h right on {len(of_h)} random inputs, {names}")
+    attempt.held.append(f"y and h right on {len(of_h)} random inputs: {names}")
     _reads_no_h(attempt, h_runs)
-    computed_by_kernels(h_part, h_runs, launches=1)
+    computed_by_kernels(Attempt(part, attempt.seed), h_runs, launches=1)
     computed_by_kernels(attempt, y_runs, launches=1)
     for name in ("x", "residual"):
         reads_once(attempt, y_runs, name)

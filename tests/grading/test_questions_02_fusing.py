@@ -1,0 +1,210 @@
+"""02.4 to 02.8: known-wrong submissions fail with the diagnosis meant for them; right ones pass."""
+
+import statistics
+
+import pytest
+import torch
+
+from kernels.grading import check
+from kernels.grading.generate import ROOT
+from kernels.grading.questions import ch02_counterexamples
+from tests.grading import submissions_02 as s
+from tests.grading import submissions_02_norms as n
+from tests.grading.test_exercises import code_cells
+from tests.grading.test_questions_02 import fails, seconds
+
+RIGHT = {
+    "02.4": (s.saved_by_kinds, s.saved_in_registers, s.saved_tensor_by_tensor),
+    "02.5": (s.lean, s.lean_from_narrow, s.lean_in_place),
+    "02.6": (s.rms_with(""), s.rms_divided, s.rms_selected),
+    "02.7": (n.add_norm_with(""), n.add_norm_of_narrow_sums, n.add_norm_two_rows),
+    "02.8": (
+        n.counterexample_with(),
+        n.counterexample_of_two_values,
+        n.counterexample_by_search,
+    ),
+}
+
+
+@pytest.mark.parametrize("seed", [None, 0])
+@pytest.mark.parametrize("question", RIGHT)
+def test_right_answers_pass_whatever_the_seed(question, seed):
+    for answer in RIGHT[question]:
+        result = check(question, answer, seed=seed)
+        assert result.passed, result
+
+
+def without(**rules):
+    def saved(*args):
+        return s.saved_by_kinds(*args, **rules)
+
+    return saved
+
+
+def half_open(ledger, first, last, keeps):
+    return s.saved_by_kinds(ledger, first, last - 1, keeps) if last > first else 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "message", "means"),
+    [
+        (without(later=False), "on softmax", "a step behind the group reads"),
+        (without(kept=False), "groups are wrong", "that the caller keeps"),
+        (without(later=False, kept=False), "353 of 353", "Every tensor that the group makes"),
+        (without(once=False), "saves", "several steps of the group read is read once"),
+        (without(inside=False), "saves", "still in registers"),
+        (s.saved_writes, "saves", "their reads are not"),
+        (half_open, "saves", "both included"),
+        (lambda *args: 0, "saves", ""),
+        (lambda *args: s.saved_by_kinds(*args) / 1, "the float", "makes a float"),
+        (lambda ledger, first, last: 0, "raised TypeError", ""),
+    ],
+)
+def test_saved_wrong(answer, message, means):
+    fails(check("02.4", answer, seed=1), message=message, means=means)
+
+
+def compiled_inside(x, weight, bias, eps):
+    return torch.compile(s.eager_layer_norm)(x, weight, bias, eps)
+
+
+def shifted_by_one(x, weight, bias, eps):
+    return s.lean(x, weight, bias, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("answer", "message", "means"),
+    [
+        (s.eager_layer_norm, "60.0 an element; the budget", "More than two operators"),
+        (s.centred_first, "38.0 an element", "More than two operators"),
+        (s.converted_last, "30.0 an element", "The last conversion"),
+        (s.narrow_statistics, "in fp16", "do the arithmetic in fp32"),
+        (s.two_sums_of_operators, "mean near 1000", "E[x²] - E[x]²"),
+        (s.by_layer_norm, "called native_layer_norm", "how far separate operators"),
+        (s.by_batch_norm, "called native_batch_norm", "how far separate operators"),
+        (s.by_numpy, ".numpy() is not supported", "a shape and no data"),
+        (s.by_kernel, "launched a kernel (row_kernel)", "PyTorch's operators do the work"),
+        (s.by_own_operator, "launched a kernel", "PyTorch's operators do the work"),
+        (s.with_a_tensor_elsewhere, "raised", "every new tensor lies where x lies"),
+        (s.lean_on_few_rows, "on other inputs of that dtype", "has to be what computes"),
+        (compiled_inside, "60.0 an element", "More than two operators"),
+        (shifted_by_one, "(2, 128) in fp32", "eps is not used"),
+        (lambda x, w, b, eps: s.lean(x.add_(0.5), w, b, eps), "changed its input x", ""),
+        (lambda x, w, b, eps: s.lean(x, w, b, eps).float(), "returned torch.float32", ""),
+    ],
+)
+def test_lean_wrong(answer, message, means):
+    fails(check("02.5", answer, seed=1), message=message, means=means)
+
+
+def test_a_compiled_function_is_refused():
+    answer = torch.compile(s.lean)
+    fails(check("02.5", answer, seed=1), message="is compiled", means="No ledger sees into")
+
+
+@pytest.mark.parametrize(
+    ("answer", "message", "means"),
+    [
+        (s.rms_with("layer norm"), "should be", "That is a LayerNorm"),
+        (s.rms_with("block"), "(3, 17) in fp32", "divided by BLOCK"),
+        (s.rms_with("sum"), "should be", "not divided by the number of columns"),
+        (s.rms_with("no root"), "should be", "not by its root"),
+        (s.rms_with("eps outside"), "should be", "it belongs under it"),
+        (s.rms_with("no eps"), "should be", "or it is not the one given"),
+        (s.rms_with("other eps"), "(2, 128) in fp32", "or it is not the one given"),
+        (s.rms_with("half"), "values near 1000", "squares overflow"),
+        (s.rms_with("weight added"), "should be", "it multiplies"),
+        (s.rms_with("twice"), "x is read 2.0 times", "Each load asks memory again"),
+        (s.rms_with("unmasked"), "argument 'y_ptr'", "Two programs meet"),
+        (s.rms_with("", warps=2), "(1, 16384) in fp32, compiled for sm_75, spills", "more warps"),
+        (s.rms_by_pytorch, "launched no Triton kernel", "a kernel of yours"),
+    ],
+)
+def test_rms_norm_wrong(answer, message, means):
+    fails(check("02.6", answer, seed=1), message=message, means=means)
+
+
+@pytest.mark.parametrize(
+    ("answer", "message", "means"),
+    [
+        (n.add_norm_in_two_launches, "bytes of h back", "in registers when it was stored"),
+        (n.add_norm_with("h back"), "bytes of h back", "in registers when it was stored"),
+        (n.add_norm_with("unrounded"), "mean near 100", "before h was rounded"),
+        (n.add_norm_with("x alone"), "y[0, 0]", "LayerNorm of x alone"),
+        (n.add_norm_with("minus"), "y[0, 0]", "LayerNorm of x - residual"),
+        (n.add_norm_with("no h"), "h[0, 0] is nan", "never stored"),
+        (n.add_norm_with("lanes"), "(3, 17) in fp32", "Masked lanes enter the variance"),
+        (n.add_norm_with("one pass"), "mean near 1000", "E[x²] - E[x]²"),
+        (n.add_norm_with("residual twice"), "x is read 2.0 times", "Each load asks memory again"),
+        (n.add_norm_with("x as h"), "h[0, 0]", "h is x alone"),
+        (n.add_norm_with("", lambda y, h: (h, y)), "y[0, 0]", "The order is (y, h)"),
+        (n.add_norm_with("", lambda y, h: y), "returned a Tensor; it takes the two tensors", ""),
+        (n.add_norm_with("", lambda y, h: (y, h, h)), "returned a tuple of 3", ""),
+        (n.add_norm_with("", lambda y, h: (y, h.float())), "returned torch.float32", ""),
+        (n.add_norm_in_place, "changed its input residual", ""),
+        (n.add_norm_by_pytorch_and_a_launch, "PyTorch operators: add", "a launch of its own"),
+    ],
+)
+def test_add_norm_wrong(answer, message, means):
+    fails(check("02.7", answer, seed=1), message=message, means=means)
+
+
+def normal(size, seed=0):
+    return torch.randn(size, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize(
+    ("fault", "row", "message", "means"),
+    [
+        ("two_sums", normal(4096), "'two sums' is off by 0.00%", "mean² / 2²⁴"),
+        ("two_sums", 1e9 + 50 * normal(4096), "a right LayerNorm in fp32", "Every method"),
+        ("two_sums", 1e4 + normal(3000), "'idle lanes' is off", "lanes beyond it"),
+        ("idle_lanes", 3 + normal(2048), "'idle lanes' is off by 0.00%", "where there are such"),
+        ("idle_lanes", normal(2049), "'idle lanes' is off by", "where mean² counts"),
+        ("idle_lanes", 3 + normal(5), "'n minus one' is off", "The row is short"),
+        ("half_squares", 10 * normal(4096), "'half squares' is off by 0.0", "65,504"),
+        ("half_squares", 1e5 + 1e3 * normal(3000), "'idle lanes' is off", "lanes beyond it"),
+        ("n_minus_one", normal(4096), "'n minus one' is off by 0.01%", "where n is small"),
+        ("n_minus_one", 9 + normal(3), "'idle lanes' is off", "lanes beyond it"),
+        ("n_minus_one", 1e-3 * normal(4), "'eps outside' is off", "of the size of eps"),
+        ("eps_outside", normal(4096), "'eps outside' is off by 0.0", "small alike"),
+    ],
+)
+def test_counterexample_wrong(fault, row, message, means):
+    answer = n.counterexample_with(**{fault: lambda eps: row})
+    fails(check("02.8", answer, seed=1), message=message, means=means)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ([1.0, 2.0], "returned a list; a row is a torch.Tensor"),
+        (torch.zeros(9), "a row of equal numbers"),
+        (torch.ones(1), "returned the shape (1,)"),
+        (normal(5000), "returned the shape (5000,)"),
+        (normal(64)[None], "returned the shape (1, 64)"),
+        (normal(64).double(), "in torch.float64"),
+        (torch.tensor([1.0, torch.inf]), "not finite"),
+    ],
+)
+def test_a_row_of_another_kind(row, message):
+    fails(check("02.8", lambda fault, eps: row, seed=1), message=message)
+
+
+def test_the_faults_on_the_page_are_those_that_are_graded():
+    cells = dict(code_cells(ROOT / "exercises" / "02_layernorm_by_hand.ipynb"))
+    page: dict = {}
+    for cell in ("imports", "q8-faults", "q8-more"):
+        exec(cells[cell], page)
+    rows = [torch.linspace(-3, 50, 37), 1e4 + normal(4096), 1e-3 * normal(7), 900 * normal(50)]
+    assert list(page["FAULTY"]) == list(ch02_counterexamples.FAULTY)
+    for name, faulty in ch02_counterexamples.FAULTY.items():
+        for x in rows:
+            shown, ours = page["FAULTY"][name](x, 1e-4), faulty(x, 1e-4)
+            assert torch.equal(shown.nan_to_num(), ours.nan_to_num()), name
+
+
+@pytest.mark.parametrize("question", RIGHT)
+def test_a_check_takes_less_than_five_seconds(question):
+    answer = RIGHT[question][0]
+    assert statistics.median(seconds(question, answer) for _ in range(3)) < 5
