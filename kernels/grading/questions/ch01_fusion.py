@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kernels.grading.question import Attempt, Wrong
-from kernels.grading.questions.ch01_answers import answered, kind, whole
+from kernels.grading.questions.ch01_answers import answered, asked, kind, whole
 
 Step = tuple[tuple[str, ...], str]
 Plan = tuple[int, ...]
@@ -181,7 +182,7 @@ def chains(rng: random.Random) -> list[Chain]:
     """The telling chains and four random ones, in random order, the sizes scaled."""
     drawn = [telling.chain for telling in TELLING] + [_drawn(rng) for _ in range(4)]
     rng.shuffle(drawn)
-    scales = [rng.randrange(1000, 1_000_000) * 4 for _ in drawn]
+    scales = [rng.randrange(1, 100) * 4000 for _ in drawn]
     return [
         replace(chain, sizes={name: size * scale for name, size in chain.sizes.items()})
         for chain, scale in zip(drawn, scales, strict=True)
@@ -195,9 +196,9 @@ def least(chain: Chain, count: Callable[[Chain, Plan], int]) -> list[Plan]:
     return [plan for plan, total in moved.items() if total == fewest]
 
 
-def _plan_of(attempt: Attempt, chain: Chain, label: str) -> Plan:
-    steps = [(tuple(reads), written) for reads, written in chain.steps]
-    told = answered(attempt, steps, dict(chain.sizes), chain.results, chain.most)
+def _plan_of(attempt: Attempt, args: Sequence[Any], label: str) -> Plan:
+    steps, _, _, most = args
+    told = answered(attempt, *copy.deepcopy(args))
     if type(told) not in (list, tuple):
         raise Wrong(f"{label} returned {kind(told)}; it takes a list of lengths.")
     if len(told) > len(steps):
@@ -205,8 +206,8 @@ def _plan_of(attempt: Attempt, chain: Chain, label: str) -> Plan:
     plan = tuple(whole(length, label, "a kernel's length") for length in told)
     if any(length < 1 for length in plan):
         raise Wrong(f"{label} returned {list(plan)}: a kernel has one step at least.")
-    if any(length > chain.most for length in plan):
-        raise Wrong(f"{label} returned {list(plan)}: a kernel holds at most {chain.most} steps.")
+    if any(length > most for length in plan):
+        raise Wrong(f"{label} returned {list(plan)}: a kernel holds at most {most} steps.")
     if sum(plan) != len(steps):
         raise Wrong(
             f"{label} returned {list(plan)}, {sum(plan)} steps in all; the chain has {len(steps)}."
@@ -234,15 +235,15 @@ def grade_fusion(attempt: Attempt) -> None:
     """Grade `best_plan(steps, sizes, results, most)`: no plan may move fewer bytes."""
     told = []
     for chain in chains(random.Random(attempt.seed)):
-        shown = ", ".join(f"{written} from {' and '.join(reads)}" for reads, written in chain.steps)
-        label = f"{attempt.name} of the chain {shown} (at most {chain.most} steps a kernel)"
-        told.append((chain, _plan_of(attempt, chain, label), label))
+        args = ([*chain.steps], chain.sizes, chain.results, chain.most)
+        label = asked(attempt, args)
+        told.append((chain, _plan_of(attempt, args, label), label))
     for chain, plan, label in told:
         best = least(chain, played)
         if plan not in best:
             raise Wrong(
-                f"{label}: {list(plan)} moves {played(chain, plan):,} bytes and {list(best[0])} "
-                f"{played(chain, best[0]):,}.",
+                f"{label} is {list(plan)}, which moves {played(chain, plan):,} bytes; "
+                f"{list(best[0])} moves {played(chain, best[0]):,}.",
                 _meaning([(chain, plan) for chain, plan, _ in told]),
             )
     attempt.held.append(f"no plan of {len(told)} chains moves fewer bytes")
