@@ -1,4 +1,4 @@
-"""The random numbers of every dropout in this package: Philox4x32-10, in NumPy.
+"""The random numbers of every dropout in this package: Philox4x32-10, in NumPy and in PyTorch.
 
     key      the seed, 64 bits
     counter  (block, offset), 64 bits each, low word first; block = e // 8 for element e of the
@@ -20,6 +20,7 @@ import math
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 Words = npt.NDArray[np.uint32]
 
@@ -80,3 +81,31 @@ def keeps(
     numbers = np.stack([words & 0xFFFF, words >> 16], axis=2).reshape(-1)
     wanted: npt.NDArray[np.bool_] = numbers[first - 8 * start :][:count] >= dropped
     return wanted.reshape(shape)
+
+
+def kept_elements(
+    shape: tuple[int, ...], p: float, seed_offset: torch.Tensor, first: int = 0
+) -> torch.Tensor:
+    """`keeps` in PyTorch, on the device of `seed_offset`, int64 (2,); a bool tensor of `shape`.
+
+    Its words are held in int64, whose products of two 32-bit numbers keep all 64 bits.
+    """
+    count = math.prod(shape)
+    mask = 0xFFFFFFFF
+    start, stop = first // 8, -(-(first + count) // 8)
+    blocks = torch.arange(start, stop, device=seed_offset.device)
+    seed, offset = seed_offset.unbind()
+    c0, c1, c2, c3 = blocks & mask, blocks >> 32, offset & mask, offset >> 32 & mask
+    low, high = seed & mask, seed >> 32 & mask
+    for _ in range(_ROUNDS):
+        product_0, product_1 = c0 * int(_MULTIPLIERS[0]), c2 * int(_MULTIPLIERS[1])
+        c0, c1, c2, c3 = (
+            (product_1 >> 32 & mask) ^ c1 ^ low,
+            product_1 & mask,
+            (product_0 >> 32 & mask) ^ c3 ^ high,
+            product_0 & mask,
+        )
+        low, high = low + _WEYL[0] & mask, high + _WEYL[1] & mask
+    words = torch.stack(torch.broadcast_tensors(c0, c1, c2, c3), dim=1)
+    numbers = torch.stack([words & 0xFFFF, words >> 16], dim=2).flatten()
+    return (numbers[first - 8 * start :][:count] >= threshold(p)).reshape(shape)

@@ -62,6 +62,7 @@ class Variant:
     kernels), "aten" (PyTorch operators, each a launch or a view), or "" (opaque: compiled graphs
     and vendor libraries, whose bytes only a profiler sees). `cells` are the shapes and dtypes that
     a suite measures it in, for one that is too slow to set up everywhere; None is all of them.
+    `own_random` says that it draws other random numbers than the reference does.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Variant:
     counted: str = ""
     unavailable: Callable[[torch.device], str | None] = _available
     cells: tuple[tuple[Shape, torch.dtype], ...] | None = None
+    own_random: bool = False
 
     def belongs(self, shape: Shape, dtype: torch.dtype) -> bool:
         """Whether a suite measures the variant at this shape and dtype unasked."""
@@ -98,6 +100,10 @@ class Op:
     first dimension is computed alone, so that counts extend linearly in the rows. `operators` are
     the names under `torch.ops.fusing_kernels` that belong to it. `candidates(shape, dtype)` are
     the configurations of `fused` that `tune` compares.
+
+    Where random numbers decide, `takes_first_row` says that `reference` takes `first_row`, the
+    place of its rows in the whole, and `outcomes(**inputs)` are the two values in float64 that each
+    element may have: where it is kept, and where it is dropped with the probability `p`.
     """
 
     name: str
@@ -112,6 +118,8 @@ class Op:
     rows_independent: bool = False
     operators: tuple[str, ...] = ()
     candidates: Callable[[Shape, torch.dtype], Mapping[str, Callable[..., Any]]] | None = None
+    takes_first_row: bool = False
+    outcomes: Callable[..., tuple[torch.Tensor, torch.Tensor]] | None = None
 
     def variant(self, name: str) -> Variant:
         """Return the variant called `name`; KeyError with one sentence if there is none."""

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from kernels.cuda import cuda
-from kernels.philox import keeps, philox, scale, threshold
+from kernels.philox import keeps, kept_elements, philox, scale, threshold
 
 # The known answers that Random123 publishes for philox4x32 with 10 rounds: counter, key, words.
 PUBLISHED = [
@@ -92,6 +92,17 @@ def test_cuda_keeps_what_numpy_keeps(device, p, seed, offset, first_block):
     cuda(SOURCE).mask[4, 64](random, kept, n, first_block, threshold(p))
     expected = keeps((n,), p, seed, offset, first=8 * first_block)
     assert np.array_equal(kept.cpu().numpy(), expected)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("p", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize(
+    ("seed", "offset", "first"), [(1, 0, 0), (2**64 - 5, 2**63 + 3, 8 * 2**33 + 5), (0, -1, 3)]
+)
+def test_pytorch_keeps_what_numpy_keeps(device, p, seed, offset, first):
+    random = torch.tensor([signed(seed), signed(offset)], device=device)
+    kept = kept_elements((11, 37), p, random, first)
+    assert np.array_equal(kept.cpu().numpy(), keeps((11, 37), p, seed, offset, first))
 
 
 def test_the_share_that_is_kept():

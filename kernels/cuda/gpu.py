@@ -57,12 +57,23 @@ def _core() -> Any:
     return core
 
 
-def _include_folders() -> list[str]:
-    """Where headers are: ours, and CUDA's in the toolkit's folder or in NVIDIA's packages."""
+def _cuda_folders() -> list[Path]:
+    """Where CUDA's headers may be: the toolkit's folder, and those of NVIDIA's packages."""
     folders = [Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include"]
     site = Path(torch.__file__).parents[1] / "nvidia"
     folders += sorted(site.glob("*/include"))
-    found = [folder for folder in folders if (folder / "cuda_fp16.h").exists()]
+    return folders
+
+
+def has_header(name: str) -> bool:
+    """Whether a header of CUDA's, such as curand_kernel.h, is installed."""
+    return any((folder / name).exists() for folder in _cuda_folders())
+
+
+def _include_folders() -> list[str]:
+    """Where headers are: ours, and CUDA's that a kernel may include."""
+    names = ("cuda_fp16.h", "curand_kernel.h")
+    found = [one for one in _cuda_folders() if any((one / name).exists() for name in names)]
     return [str(folder) for folder in (_INCLUDE, *found)]
 
 
