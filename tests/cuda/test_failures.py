@@ -186,8 +186,36 @@ def test_kernels_are_built_once(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for _ in range(2):
         cuda(SCALE).scale[1, 4](torch.zeros(4), torch.zeros(4), 2.0, 4)
-    names = [path.name.split("-")[0] for path in (tmp_path / "fusing-kernels" / "cuda").iterdir()]
-    assert sorted(names) == ["kernel", "runtime"]
+    kernel, runtime = sorted((tmp_path / "fusing-kernels" / "cuda").iterdir())
+    assert kernel.name.startswith("kernel-")
+    assert runtime.name.startswith("runtime-")
+    # Without the compiled header every cell would wait for the standard headers.
+    assert (runtime / "device.h.gch").stat().st_size > 1 << 20
+
+
+def test_the_cache_keeps_what_was_used_last(monkeypatch, tmp_path):
+    runtime = build._runtime(build.compiler(), build.cache_folder())
+    (tmp_path / runtime.name).symlink_to(runtime)
+    monkeypatch.setattr(build, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(build, "_KEPT", {"kernel-": 2, "runtime-": 1})
+    long_ago = time.time() - 2 * build._OLD_SECONDS
+    for name in ("runtime-old", "tmp_of_a_killed_process", "tmp_of_a_living_one"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").touch()
+        if name != "tmp_of_a_living_one":
+            os.utime(tmp_path / name, (long_ago, long_ago))
+
+    def built(factor):
+        module = cuda(SCALE.replace("factor *", f"{factor} * factor *"))
+        return build.build(module.source, module.entries(module.scale.signature))
+
+    for when, factor in enumerate((1, 2, 1, 3)):
+        program = built(factor)
+        if when < 2:
+            os.utime(program, (long_ago + when, long_ago + when))
+    # The first was used again before the third was built, so the second had to go.
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {runtime.name, "tmp_of_a_living_one", built(1).name, built(3).name}
 
 
 def test_the_runtime_ships_with_the_package():

@@ -3,10 +3,14 @@
 Level -O1, without the passes that would change what is counted: a struct stays one access (no
 scalar replacement) and a load in a loop stays in the loop (no loop-invariant motion). What is left
 merges loads of one address only where nothing was stored in between, as nvcc does.
+
+The runtime and its header are compiled once for each version of them and of g++, so that a reader's
+cell costs what its own lines cost.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -15,6 +19,8 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from kernels.cuda.errors import CudaError
@@ -23,7 +29,11 @@ from kernels.cuda.signature import Signature, split_outside_brackets, without_co
 RUNTIME = Path(__file__).parent / "runtime"
 INCLUDE = Path(__file__).parents[1] / "include"  # headers that a source may include
 SOURCE_NAME = "source.cu"
+HEADER = "device.h"  # stands before every source
 _COMPILE_SECONDS = 60
+# Kept: a kernel takes 90 kB, a runtime with its compiled header 17 MB. The least used go first.
+_KEPT = {"kernel-": 500, "runtime-": 3}
+_OLD_SECONDS = 3600
 _FLAGS = (
     "-std=gnu++17 -O1 -g1 -w -fsanitize=thread --param tsan-instrument-func-entry-exit=0 "
     "-fno-tree-sra -fno-ipa-sra -fno-tree-loop-im -fno-thread-jumps -fno-strict-aliasing "
@@ -106,22 +116,25 @@ def build(source: str, entries: tuple[Signature, ...]) -> Path:
     """
     gxx = compiler()
     text = f"{rewrite(source)}\n{_entries(entries)}"
-    key = hashlib.sha256("\0".join([text, _runtime_key(gxx), *_FLAGS]).encode()).hexdigest()[:24]
+    key = hashlib.sha256("\0".join([text, _runtime_key(gxx)]).encode()).hexdigest()[:24]
     folder = cache_folder()
     program = folder / f"kernel-{key}"
     if program.exists():
+        os.utime(program)
         return program
     runtime = _runtime(gxx, folder)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         code, made = Path(scratch) / SOURCE_NAME, Path(scratch) / "program"
         code.write_text(text)
-        folders = (RUNTIME, RUNTIME / "include", INCLUDE)
-        before = [*(f"-I{one}" for one in folders), "-include", "device.h"]
+        # The compiled header lies in the first folder, the header itself in the second.
+        folders = (runtime, RUNTIME, RUNTIME / "include", INCLUDE)
+        before = [*(f"-I{one}" for one in folders), "-include", HEADER]
         command = [gxx, *_FLAGS, *before, "-x", "c++", "-c", str(code)]
         _run([*command, "-o", f"{scratch}/code.o"], source)
         objects = [f"{scratch}/code.o", *map(str, sorted(runtime.glob("*.o")))]
         _run([gxx, "-no-pie", *objects, "-o", str(made)], source)
         made.replace(program)
+    _tidy(folder)
     return program
 
 
@@ -140,29 +153,52 @@ def _entries(entries: tuple[Signature, ...]) -> str:
 @functools.cache
 def _runtime_key(gxx: str) -> str:
     version = subprocess.run([gxx, "--version"], capture_output=True, text=True).stdout
-    digest = hashlib.sha256(version.encode())
+    digest = hashlib.sha256("\0".join([version, *_FLAGS, *_RUNTIME_FLAGS]).encode())
     for path in sorted([*RUNTIME.rglob("*.*"), *INCLUDE.glob("*.cuh")]):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:24]
 
 
 def _runtime(gxx: str, folder: Path) -> Path:
-    """The folder with the runtime's object files, compiled the first time."""
+    """The folder with the runtime's object files and compiled header, made the first time."""
     made = folder / f"runtime-{_runtime_key(gxx)}"
     if made.exists():
+        os.utime(made)
         return made
     folder.mkdir(parents=True, exist_ok=True)
-    sources = [str(path) for path in sorted(RUNTIME.glob("*.cpp"))]
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         ready = Path(scratch) / "objects"
         ready.mkdir()
-        _run([gxx, *_RUNTIME_FLAGS, "-c", *sources], "", cwd=ready)
+        header = [*_FLAGS, "-x", "c++-header", str(RUNTIME / HEADER), "-o", f"{HEADER}.gch"]
+        commands = [[gxx, *header]]
+        for path in sorted(RUNTIME.glob("*.cpp")):
+            commands.append([gxx, *_RUNTIME_FLAGS, "-c", str(path)])
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(lambda command: _run(command, "", cwd=ready), commands))
         try:
             ready.rename(made)
         except OSError:  # another process was first
             if not made.exists():
                 raise
     return made
+
+
+def _tidy(folder: Path) -> None:
+    """Remove what was used longest ago, and what a process that was killed left behind."""
+    used: dict[Path, float] = {}
+    for one in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # another process tidies too
+            used[one] = one.stat().st_mtime
+    scratch = [one for one in used if one.name.startswith("tmp")]
+    old = [one for one in scratch if time.time() - used[one] > _OLD_SECONDS]
+    for prefix, kept in _KEPT.items():
+        found = [one for one in used if one.name.startswith(prefix)]
+        old += sorted(found, key=lambda one: used[one], reverse=True)[kept:]
+    for one in old:
+        if one.is_dir():
+            shutil.rmtree(one, ignore_errors=True)
+        else:
+            one.unlink(missing_ok=True)
 
 
 def _run(command: list[str], source: str, cwd: Path | None = None) -> None:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import select
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -184,14 +186,28 @@ def _run(command: list[str], time_limit_s: float) -> None:
     except OSError as error:
         raise CudaError(f"can't start the emulated kernel: {error}") from None
     try:
-        process.wait(time_limit_s)
+        _wait(process, time_limit_s)
     except subprocess.TimeoutExpired:
         process.terminate()  # it says where it was
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_GRACE_SECONDS)
+            _wait(process, _GRACE_SECONDS)
     finally:
         process.kill()
         process.wait()
+
+
+def _wait(process: subprocess.Popen[bytes], seconds: float) -> None:
+    """Wait for the end of a process; TimeoutExpired if it takes longer."""
+    try:
+        ended = os.pidfd_open(process.pid)
+    except OSError:  # an old or a guarded system: ask again and again
+        process.wait(seconds)
+        return
+    try:
+        select.select([ended], [], [], seconds)
+    finally:
+        os.close(ended)
+    process.wait(0)
 
 
 def _records(result: Path) -> list[Fields]:
@@ -212,18 +228,20 @@ def _records(result: Path) -> list[Fields]:
 class _Lines:
     """The source line of each instruction that touched memory, by the debug information."""
 
+    _of_program: ClassVar[dict[Path, dict[int, int | None]]] = {}
+
     def __init__(self, program: Path, records: list[Fields]) -> None:
-        self.known: dict[int, int | None] = {}
+        self.known = self._of_program.setdefault(program, {})
         wanted = {
             int(record[name])
             for record in records
             for name in ("address", "otheraddress")
             if int(record.get(name, 0))
         }
+        ordered = sorted(wanted - self.known.keys())
         tool = shutil.which("addr2line")
-        if not wanted or tool is None:
+        if not ordered or tool is None:
             return
-        ordered = sorted(wanted)
         # The call before the return address is the instruction.
         asked = "\n".join(hex(address - 1) for address in ordered)
         said = subprocess.run(

@@ -7,11 +7,10 @@
 #include "runtime.h"
 #include <algorithm>
 #include <cstring>
-#include <string>
 #include <vector>
 
 struct Shared {
-    std::string name;
+    const char* name;
     u64 id, start, size, item;
 };
 
@@ -135,7 +134,7 @@ template <int SIZE> static inline bool all_raised(const u8* flags, u64 size) {
     }
 }
 
-static void suspect_race(const char* where, u64 place, int argument, i64 offset, int kind,
+[[gnu::cold]] static void suspect_race(const char* where, u64 place, int argument, i64 offset, int kind,
                          Conflict met) {
     suspect(RACE, place,
             "race where=%s argument=%d offset=%lld kind=%d did=%s otherblock=%u otherthread=%u "
@@ -148,7 +147,7 @@ static void suspect_race(const char* where, u64 place, int argument, i64 offset,
 static u64 place_of(int storage, u64 cell) { return u64(storage) << 40 | cell; }
 
 // An access to a part of a cell: from now on the cells are as small as it.
-static void split_cells(Cells& cells, u64 place, u64 size, u64 in_use) {
+[[gnu::noinline]] static void split_cells(Cells& cells, u64 place, u64 size, u64 in_use) {
     Cells finer{nullptr, 0, u32(__builtin_ctzll(place | size))};
     make_cells(finer, cells.bytes, false);
     for (u64 part = 0; part << finer.shift < in_use; part++) {
@@ -163,7 +162,7 @@ static inline bool is_part(const Cells& cells, u64 place, u64 size) {
 }
 
 // `value_used` is false for an exchange: what it replaces may have been anything.
-static void meet_unwritten(int index, u64 place, u64 size, int kind, bool value_used) {
+[[gnu::noinline]] static void meet_unwritten(int index, u64 place, u64 size, int kind, bool value_used) {
     const Argument& argument = arguments[index];
     Storage& storage = storages[argument.storage];
     for (u64 byte = place; byte < place + size; byte++) {
@@ -175,7 +174,7 @@ static void meet_unwritten(int index, u64 place, u64 size, int kind, bool value_
     }
 }
 
-static void argument_met(int index, u64 cell, i64 offset, int kind, Conflict met) {
+[[gnu::cold]] static void argument_met(int index, u64 cell, i64 offset, int kind, Conflict met) {
     if (block_of(met.stamp) != block_number && block_did_atomic)
         races_unjudged = true;
     else
@@ -203,9 +202,11 @@ static inline void touch_argument(int index, u64 address, u64 size, u32 site, bo
     }
 }
 
-static void shared_met(const Shared& variable, u64 address, int kind, Conflict met) {
-    std::string where = "shared name=" + variable.name + " item=" + std::to_string(variable.item);
-    suspect_race(where.c_str(), address, -1, i64(address - variable.start), kind, met);
+[[gnu::cold]] static void shared_met(const Shared& variable, u64 address, int kind, Conflict met) {
+    char where[400];
+    snprintf(where, sizeof where, "shared name=%s item=%llu", variable.name,
+             (unsigned long long)variable.item);
+    suspect_race(where, address, -1, i64(address - variable.start), kind, met);
 }
 
 static const Shared& shared_at(u64 address, u64 size, int kind) {
@@ -220,7 +221,7 @@ static const Shared& shared_at(u64 address, u64 size, int kind) {
     i64 offset = i64(address - variable->start);
     if (offset < 0 || offset + size > variable->size)
         fault("shared_bounds name=%s offset=%lld bytes=%llu item=%llu kind=%d",
-              variable->name.c_str(), (long long)offset, (unsigned long long)variable->size,
+              variable->name, (long long)offset, (unsigned long long)variable->size,
               (unsigned long long)variable->item, kind);
     latest = u32(variable - shared.data());
     return *variable;
@@ -231,7 +232,7 @@ template <int SIZE, int KIND> static inline void touch_shared(u64 address, u64 s
     u8* written = shared_written + (address - shared_base);
     if (KIND != STORE && !all_raised<SIZE>(written, size))
         suspect(UNWRITTEN_SHARED, address, "uninitialised name=%s offset=%lld item=%llu kind=%d",
-                variable.name.c_str(), (long long)(address - variable.start),
+                variable.name, (long long)(address - variable.start),
                 (unsigned long long)variable.item, KIND);
     if (KIND != LOAD) raise_flags<SIZE>(written, size, 1);
     u64 place = address - shared_base;
@@ -268,20 +269,26 @@ static inline void access(void* pointer, u64 bytes, void* from, bool value_used 
     note_request(site, address, size);
 }
 
+// Of a size that is rare, or known only at run time.
+template <int KIND>
+[[gnu::noinline]] static void rare_access(void* pointer, u64 bytes, void* from) {
+    access<0, KIND, false>(pointer, bytes, from);
+}
+
 #define HERE __builtin_return_address(0)
 #define HOOKS(SIZE)                                                                              \
     void __tsan_read##SIZE(void* p) { access<SIZE, LOAD, true>(p, SIZE, HERE); }                 \
     void __tsan_write##SIZE(void* p) { access<SIZE, STORE, true>(p, SIZE, HERE); }               \
-    void __tsan_unaligned_read##SIZE(void* p) { access<SIZE, LOAD, false>(p, SIZE, HERE); }      \
-    void __tsan_unaligned_write##SIZE(void* p) { access<SIZE, STORE, false>(p, SIZE, HERE); }
+    void __tsan_unaligned_read##SIZE(void* p) { rare_access<LOAD>(p, SIZE, HERE); }              \
+    void __tsan_unaligned_write##SIZE(void* p) { rare_access<STORE>(p, SIZE, HERE); }
 extern "C" {
 HOOKS(1)
 HOOKS(2)
 HOOKS(4)
 HOOKS(8)
 HOOKS(16)
-void __tsan_read_range(void* p, u64 size) { access<0, LOAD, false>(p, size, HERE); }
-void __tsan_write_range(void* p, u64 size) { access<0, STORE, false>(p, size, HERE); }
+void __tsan_read_range(void* p, u64 size) { rare_access<LOAD>(p, size, HERE); }
+void __tsan_write_range(void* p, u64 size) { rare_access<STORE>(p, size, HERE); }
 void __tsan_init() {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}
