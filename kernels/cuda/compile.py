@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 
 from kernels.cuda import gpu
+from kernels.cuda.errors import CudaError
 from kernels.cuda.launches import CudaLaunch
 from kernels.launch.binary import Compiled, disassembly, resource_usage
 from kernels.launch.errors import Program
@@ -17,6 +18,15 @@ _MATRIX = (
     (r"\b[HIQ]GMMA\b", "wgmma.mma_async"),
     (r"\b[HIQD]MMA\b", "mma.sync"),
 )
+
+
+def no_compiler() -> str | None:
+    """Why CUDA C++ can't be compiled here for a GPU, in one sentence; None if it can."""
+    try:
+        gpu.compile_cubin("__global__ void nothing() {}", ("nothing",), 90)
+    except CudaError as error:
+        return str(error)
+    return None
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@
 //
 // T is float, __half or __nv_bfloat16; every sum is in float. Row r of x begins at r * x_stride
 // elements, in 64 bits; rows of y lie one after the other. weight and bias may be null. A kernel
-// with a block for each row takes any whole number of warps.
+// with a block for each row takes any whole number of warps, up to its bound.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -180,10 +180,12 @@ __device__ void finish(Pack<T, VECTOR> values, const T* weight, const T* bias, T
     reinterpret_cast<Pack<T, VECTOR>*>(out)[pack] = values;
 }
 
+#define LOOP_THREADS 256
+
 // A block a row, and no tensor between the steps. But x is asked for three times: what a thread
 // read for the mean is gone when it comes to the squares.
 template <typename T, int VECTOR>
-__global__ void __launch_bounds__(1024)
+__global__ void __launch_bounds__(LOOP_THREADS)
     layer_norm_loops(const T* __restrict__ x, const T* __restrict__ weight,
                      const T* __restrict__ bias, T* __restrict__ y, int n_cols, long long x_stride,
                      float eps) {
@@ -211,9 +213,11 @@ __global__ void __launch_bounds__(1024)
 }
 
 // The row is loaded once: each thread keeps its HELD packs in registers, which is why their number
-// is known to the compiler. n_cols is at most blockDim.x * HELD * VECTOR.
+// is known to the compiler. n_cols is at most blockDim.x * HELD * VECTOR. A wider row gets more
+// threads as well as more packs in each; the bound tells the compiler how many, and with them how
+// many registers a thread may have.
 template <typename T, int VECTOR, int HELD>
-__global__ void __launch_bounds__(1024)
+__global__ void __launch_bounds__(16 * HELD * VECTOR)
     layer_norm(const T* __restrict__ x, const T* __restrict__ weight, const T* __restrict__ bias,
                T* __restrict__ y, int n_cols, long long x_stride, float eps) {
     const T* row = x + blockIdx.x * x_stride;
@@ -289,7 +293,7 @@ __device__ Moments block_merge(Moments state) {
 // Too wide for the registers: one loop merges what each pack adds to the state, a second one reads
 // x again to normalise it. Two reads in place of three.
 template <typename T, int VECTOR>
-__global__ void __launch_bounds__(1024)
+__global__ void __launch_bounds__(LOOP_THREADS)
     layer_norm_wide(const T* __restrict__ x, const T* __restrict__ weight,
                     const T* __restrict__ bias, T* __restrict__ y, int n_cols, long long x_stride,
                     float eps) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import struct
 from collections.abc import Sequence
@@ -81,9 +82,12 @@ class Module:
     def entries(self, wanted: Signature) -> tuple[Signature, ...]:
         """The kernels to build together with `wanted`: all, or instances of templates."""
         if "<" in wanted.expression:
-            together = tuple(self[expression].signature for expression in self.instances)
-            return together if wanted in together else (wanted,)
+            return self._together if wanted in self._together else (wanted,)
         return tuple(one.signature() for one in self.declared.values() if not one.template)
+
+    @functools.cached_property
+    def _together(self) -> tuple[Signature, ...]:
+        return tuple(self[expression].signature for expression in self.instances)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """Every registered launch compiled for other cards, with no GPU: what each kernel takes of an SM.
 
-Each Triton variant of an operation is recorded at the shapes of its suite, in the configuration it
-would choose on each card, and compiled ahead of time. Triton keeps what it compiled on disk, by
-the hash of the source, its version and the configuration: a second run reads it from there.
+Each variant of kernels in Triton or CUDA C++ is recorded at the shapes of its operation's suite, in
+the configuration it would choose on each card, and compiled ahead of time. Triton keeps what it
+compiled on disk, by the hash of the source, its version and the configuration: a second run reads
+it from there. CUDA C++ is compiled by NVRTC, all kernels of a source in one go.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map
 
 from kernels import registry
+from kernels.cuda.compile import no_compiler
 from kernels.lab.cards import CARDS, LIMITS
 from kernels.lab.selection import RefusalError, load_ops
 from kernels.launch import assume_capability, recording
@@ -99,11 +101,12 @@ def _inputs(op: Op, shape: Shape, dtype: torch.dtype) -> dict[str, Any]:
 
 
 def _variants(op: Op) -> tuple[list[Variant], list[str]]:
-    """An operation's variants in Triton, and a sentence for each that isn't there to compile."""
+    """An operation's variants to compile, and a sentence for each that can't be compiled here."""
     found, missing = [], []
     for variant in op.variants.values():
-        if variant.counted == "triton":
-            why = variant.unavailable(torch.device("cpu"))
+        if variant.counted in ("triton", "cuda"):
+            cuda = variant.counted == "cuda"
+            why = no_compiler() if cuda else variant.unavailable(torch.device("cpu"))
             if why is None:
                 found.append(variant)
             else:
@@ -155,10 +158,10 @@ def _build(job: _Job) -> Built:
 
 
 def build(op: Op, capabilities: Sequence[int] = TARGETS) -> list[Built]:
-    """Compile every launch of an operation's Triton variants for each compute capability.
+    """Compile every launch of an operation's own kernels for each compute capability.
 
-    bf16 is left out below 8.0. As many threads as there are cores compile: LLVM and ptxas run
-    outside Python's lock, so that two take half the time.
+    bf16 is left out below 8.0. As many threads as there are cores compile: LLVM, ptxas and NVRTC
+    run outside Python's lock, so that two take half the time.
     """
     with ThreadPoolExecutor(min(8, len(os.sched_getaffinity(0)))) as pool:
         return list(pool.map(_build, _jobs(op, capabilities)))
@@ -196,7 +199,9 @@ def run(op_name: str | None) -> int:
         raise RefusalError(str(error.args[0])) from error
     rows = [built for op in ops for built in build(op)]
     if not rows:
-        raise RefusalError(f"{op_name or 'the registry'} has no variant in Triton to compile")
+        raise RefusalError(
+            f"{op_name or 'the registry'} has no variant in Triton or CUDA C++ to compile"
+        )
     print(table(rows))
     print()
     for capability in TARGETS:

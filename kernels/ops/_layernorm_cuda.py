@@ -30,14 +30,13 @@ _TYPES = {torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv
 _VECTOR_BYTES = 16
 _WARP = 32
 _THREADS = 256  # of a block, where the width doesn't choose; the tree of cuda_2 is made for it
-# (widest row, elements that a thread holds), first fit. These are the sizes that were the fastest
-# for the Triton kernel on an H100 (see `layernorm.CONFIGURATIONS`); of these kernels no other was
-# timed. What has no row here doesn't fit the 64 registers of a thread in a block of 1024.
 _SUMS = ("_by_threads", "_by_tree", "")  # how the chain sums a row: the ends of kernels' names
-_HELD = {
-    "vector": ((1024, 8), (8192, 16), (32768, 32)),
-    "scalar": ((1024, 8), (16384, 16)),
-}
+# How many elements a thread of `layer_norm` may hold; 16 times as many threads are in a block then,
+# at most. Beyond the last one registers spill, on one card of those it is compiled for or another.
+# For the Triton kernel, blocks of half and of twice these sizes took 0 to 4 % longer on an H100
+# (see `layernorm.CONFIGURATIONS`); these kernels were not timed in other sizes.
+_HELD = {"vector": (8, 16, 32), "scalar": (8, 16)}
+_THREADS_PER_HELD = 16
 
 
 def _vector(dtype: torch.dtype) -> int:
@@ -47,14 +46,13 @@ def _vector(dtype: torch.dtype) -> int:
 
 @functools.cache
 def module(dtype: torch.dtype) -> cuda.Module:
-    """The kernels for one dtype, all of them compiled in one go where there is no GPU."""
+    """The kernels for one dtype; those of even rows are compiled in one go with no GPU."""
     kind, vector = _TYPES[dtype], _vector(dtype)
     names = ["normalise", "scale_shift"]
     names += [f"row_{what}{how}" for what in ("mean", "variance") for how in _SUMS]
     instances = [f"{name}<{kind}>" for name in names]
-    for width, how in ((vector, "vector"), (1, "scalar")):
-        instances += [f"layer_norm_loops<{kind}, {width}>", f"layer_norm_wide<{kind}, {width}>"]
-        instances += [f"layer_norm<{kind}, {width}, {held // width}>" for _, held in _HELD[how]]
+    instances += [f"layer_norm_loops<{kind}, {width}>" for width in (1, vector)]
+    instances += [f"layer_norm<{kind}, {vector}, {held // vector}>" for held in _HELD["vector"]]
     return cuda.cuda(_FILE.read_text(encoding="utf-8"), instances=instances)
 
 
@@ -142,11 +140,13 @@ def _one_launch(
     if n_cols % width or stride % width or not _aligned(x, weight, bias, y):
         width = 1
     fits = [
-        held for widest, held in _HELD["scalar" if width == 1 else "vector"] if n_cols <= widest
+        held
+        for held in _HELD["scalar" if width == 1 else "vector"]
+        if n_cols <= _THREADS_PER_HELD * held * held
     ]
     if how == "held" and fits:
         kernel = _kernel("layer_norm", dtype, width, fits[0] // width)
-        threads = _threads(-(-n_cols // fits[0]), 1024)
+        threads = _threads(-(-n_cols // fits[0]), _THREADS_PER_HELD * fits[0])
     else:
         kernel = _kernel("layer_norm_wide" if how == "held" else "layer_norm_loops", dtype, width)
         threads = _threads(n_cols // width, _THREADS)
@@ -185,7 +185,7 @@ def fused(
 
     x: (..., N) in fp16, bf16 or fp32, N at least 1. weight, bias: (N,) in x's dtype, or None.
     Returns a new contiguous tensor of x's shape and dtype. Loads are of 16 bytes where N, the rows'
-    distance and all tensors permit. A row of up to 32768 columns is read once, of up to 16384 where
+    distance and all tensors permit. A row of up to 16384 columns is read once, of up to 4096 where
     loads are an element wide, and a wider one twice. Rows that lie at no one distance, or whose
     columns don't lie side by side, are copied first, which is one more launch.
     """

@@ -1,14 +1,18 @@
 """Every launch compiled for six cards with no GPU; and what is said of one that must not ship."""
 
 import dataclasses
+import re
+import sys
 
 import pytest
 import torch
 import triton
 import triton.language as tl
+from cuda.pathfinder import DynamicLibNotFoundError
 
 import kernels.ops  # noqa: F401  (registers the operations)
 from kernels import registry
+from kernels.cuda import cuda, gpu
 from kernels.lab import aot
 from kernels.lab.__main__ import main
 from kernels.launch import assume_capability, capability
@@ -24,7 +28,7 @@ def test_no_default_configuration_spills_on_any_card(op):
     wanted = {
         (variant.name, dtype_name(dtype), target, shape_name(shape))
         for variant in op.variants.values()
-        if variant.counted == "triton"
+        if variant.counted in ("triton", "cuda")
         for dtype in op.dtypes
         for target in aot.TARGETS
         for shape in op.shapes
@@ -127,6 +131,99 @@ def test_a_configuration_is_chosen_for_the_card_that_is_assumed():
     assert [b.num_warps for b in built] == [1, 2]
 
 
+SPILLING = r"""
+__global__ void __launch_bounds__(1024, 2) many(const float* x, float* y) {
+    float held[64], sum = 0;
+    for (int i = 0; i < 64; i++) held[i] = x[i * 1024 + threadIdx.x];
+    for (int i = 0; i < 64; i++) sum += held[i] * held[i];
+    __syncthreads();
+    for (int i = 0; i < 64; i++) y[i * 1024 + threadIdx.x] = held[i] / sum;
+}
+"""
+SHARING = r"""
+__global__ void sharing(const float* x, float* y) {
+    extern __shared__ float tile[];
+    __shared__ float more[256];
+    tile[threadIdx.x] = more[threadIdx.x] = x[threadIdx.x];
+    __syncthreads();
+    y[threadIdx.x] = tile[255 - threadIdx.x] + more[255 - threadIdx.x];
+}
+"""
+MULTIPLYING = r"""
+__global__ void multiplying(const unsigned* a, float* out) {
+    float sums[4] = {0, 0, 0, 0};
+#ifdef __CUDA_ARCH__
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
+        "{%0,%1,%2,%3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]));
+#endif
+    out[threadIdx.x] = sums[0];
+}
+"""
+
+
+def in_cuda(source, block, dtype=torch.float32, shared_bytes=0):
+    """LayerNorm's description with the one kernel of a source in the place of its own."""
+    module = cuda(source)
+    kernel = module[next(iter(module.declared))]
+
+    def fn(x, **_):
+        given = x if dtype == torch.float32 else x.view(torch.int32)
+        kernel[1, block, shared_bytes](given, torch.empty(x.shape))
+
+    op = with_variant(fn, dtype)
+    counted = dataclasses.replace(op.variant("mine"), counted="cuda")
+    return dataclasses.replace(op, variants={"mine": counted})
+
+
+def test_a_spill_in_cuda_is_reported():
+    (built,) = aot.build(in_cuda(SPILLING, 1024), (90,))
+    assert built.registers <= 32
+    assert built.fault.startswith("mine mine fp32 1x8192 on sm_90: many with 32 warps spills: ")
+
+
+def test_shared_memory_of_both_kinds_is_added_up():
+    roomy, tight = aot.build(in_cuda(SHARING, 256, shared_bytes=64 * 1024), (80, 75))
+    assert (roomy.capability, tight.capability) == (80, 75)
+    assert tight.shared_bytes == 64 * 1024 + 1024
+    assert roomy.fault is None
+    assert "takes 66,560 bytes of shared memory; a block has 65,536 at most" in tight.fault
+
+
+def test_tensor_cores_in_cuda_are_told_by_the_name_that_triton_gives_them():
+    t4, h100 = aot.build(in_cuda(MULTIPLYING, 32, torch.float16), (75, 90))
+    assert t4.matrix_instruction == h100.matrix_instruction == "mma.sync"
+    plain = aot.build(in_cuda(SHARING, 256), (90,))
+    assert plain[0].matrix_instruction is None
+
+
+def test_what_nvrtc_refuses_is_reported_with_its_line():
+    (built,) = aot.build(in_cuda("__global__ void f(float* x, float* y) {\n  y = z;\n}", 32), (80,))
+    assert "on sm_80: f does not compile: CudaError: line 2: " in built.fault
+
+
+@pytest.mark.parametrize("missing", ["cuda.core", "nvrtc"])
+def test_without_nvrtc_the_command_says_what_is_not_compiled(missing, capsys, monkeypatch):
+    if missing == "cuda.core":
+        monkeypatch.setitem(sys.modules, "cuda.core", None)
+    else:
+
+        def absent(*_, **__):
+            raise DynamicLibNotFoundError("libnvrtc.so.13 was not found")
+
+        monkeypatch.setattr("cuda.core.Program", absent)
+    monkeypatch.setattr(gpu, "_cubin", gpu._cubin.__wrapped__)
+    monkeypatch.setattr(aot.build, "__defaults__", ((90,),))
+    op = in_cuda(SHARING, 256)
+    triton_too = {**op.variants, "fused": LAYERNORM.variant("fused")}
+    monkeypatch.setattr(registry, "ops", lambda: [dataclasses.replace(op, variants=triton_too)])
+    assert main(["aot"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"mine mine is not compiled: .*isn't installed: `pip install ", out)
+    assert "1 kernels compiled, 0 at fault" in out
+
+
 def test_bf16_is_left_out_below_8_0():
     built = aot.build(with_variant(multiplying, torch.bfloat16), (75, 80))
     assert [b.capability for b in built] == [80]
@@ -140,7 +237,9 @@ def test_the_command(capsys, monkeypatch):
 
     monkeypatch.setattr(aot, "TARGETS", (75, 90))
     monkeypatch.setattr(aot.build, "__defaults__", ((75, 90),))
-    small = dataclasses.replace(LAYERNORM, shapes=((512, 1024), (65536, 1024)))
+    fused = {"fused": LAYERNORM.variant("fused")}
+    shapes = ((512, 1024), (65536, 1024))
+    small = dataclasses.replace(LAYERNORM, shapes=shapes, variants=fused)
     code, out = ran(small)
     assert code == 0
     assert "512x1024 65536x1024" in out
