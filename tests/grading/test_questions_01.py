@@ -340,6 +340,11 @@ def test_whole_numbers_of_numpy_are_ints():
     assert verdict("01.6", lambda *args: np.int64(s.warps_in_ints(*args)), seed=1) is None
 
 
+def test_a_number_may_be_rounded_to_fp32():
+    assert verdict("01.4", lambda *args: np.float32(share()(*args)), seed=1) is None
+    assert verdict("01.4", lambda *args: round(share()(*args), 3), seed=1) is not None
+
+
 def test_a_chain_that_its_answer_empties_is_graded_as_it_was():
     def roofline(kernels, bandwidth, peak):
         told = s.roof_by_time(kernels, bandwidth, peak)
