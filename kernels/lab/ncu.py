@@ -22,10 +22,13 @@ DURATION = "gpu__time_duration.sum"
 DRAM_PCT = "dram__throughput.avg.pct_of_peak_sustained_elapsed"
 OCCUPANCY = "sm__warps_active.avg.pct_of_peak_sustained_active"
 ISSUE = "sm__inst_issued.avg.pct_of_peak_sustained_active"
+LOAD_SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"
+STORE_SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum"
 
 METRICS: Mapping[str, tuple[str, ...]] = {
     "single": (READ, WRITE, DURATION, DRAM_PCT, OCCUPANCY, ISSUE),
     "chain": (READ, WRITE, DURATION),  # few enough for one pass
+    "sectors": (LOAD_SECTORS, STORE_SECTORS),
 }
 
 # To bytes and to µs. ncu prints base units when asked to; older versions name them otherwise.
@@ -47,7 +50,11 @@ _UNITS = {
 
 @dataclass(frozen=True)
 class Kernel:
-    """One profiled kernel: times in µs, bytes of DRAM, percentages of the peak or None."""
+    """One profiled kernel: times in µs, bytes of DRAM, percentages of the peak, 32-byte sectors.
+
+    What was not asked for is None. Sectors are those that the warps' loads and stores of global
+    memory touch, before any cache.
+    """
 
     name: str
     duration_us: float | None = None
@@ -56,6 +63,8 @@ class Kernel:
     dram_pct: float | None = None
     occupancy_pct: float | None = None
     issue_pct: float | None = None
+    load_sectors: int | None = None
+    store_sectors: int | None = None
 
 
 @dataclass(frozen=True)
@@ -99,11 +108,11 @@ def _whole(value: float | None) -> int | None:
     return None if value is None else round(value)
 
 
-def parse_csv(text: str) -> list[Kernel]:
+def parse_csv(text: str, needed: Sequence[str] = (READ, WRITE)) -> list[Kernel]:
     """Return the kernels of ncu's CSV output in the order of their launches.
 
     Lines before the header (`==PROF== …` and the program's own) are passed over. ValueError if
-    there is no header or a metric is missing: then nothing was profiled.
+    there is no header or a metric that is `needed` is missing: then nothing was profiled.
     """
     lines = text.splitlines()
     starts = [i for i, line in enumerate(lines) if line.startswith('"ID",')]
@@ -114,7 +123,7 @@ def parse_csv(text: str) -> list[Kernel]:
     units = dict.fromkeys(header, "")
     if body and body[0] and body[0][0] == "":
         units = dict(zip(header, body.pop(0), strict=False))
-    missing = [name for name in ("Kernel Name", READ, WRITE) if name not in header]
+    missing = [name for name in ("Kernel Name", *needed) if name not in header]
     if missing:
         raise ValueError(f"the table of kernels has no column {missing[0]!r}")
     kernels = []
@@ -127,11 +136,13 @@ def parse_csv(text: str) -> list[Kernel]:
             Kernel(
                 name=line["Kernel Name"],
                 duration_us=values.get(DURATION),
-                dram_read=_whole(values[READ]),
-                dram_write=_whole(values[WRITE]),
+                dram_read=_whole(values.get(READ)),
+                dram_write=_whole(values.get(WRITE)),
                 dram_pct=values.get(DRAM_PCT),
                 occupancy_pct=values.get(OCCUPANCY),
                 issue_pct=values.get(ISSUE),
+                load_sectors=_whole(values.get(LOAD_SECTORS)),
+                store_sectors=_whole(values.get(STORE_SECTORS)),
             )
         )
     return kernels

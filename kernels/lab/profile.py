@@ -49,6 +49,7 @@ CHILD = "kernels.lab.profile_child"
 MODES = {
     "single": {"cache_control": "all", "flush": "by ncu, before each pass of each kernel"},
     "chain": {"cache_control": "none", "flush": "once before the chain, by reading a buffer"},
+    "sectors": {"cache_control": "none", "flush": "none: sectors are asked for before any cache"},
 }
 START_SECONDS = 90.0  # for imports and the first compilations, beside the budget
 _COPIES = ("Memcpy", "Memset")
@@ -146,8 +147,11 @@ def find_ncu() -> str | None:
     return shutil.which("ncu") or next((str(p) for p in usual if os.access(p, os.X_OK)), None)
 
 
-def ncu_command(ncu: str, mode: str, log: Path, spec: Path) -> list[str]:
-    """Return the command that profiles the cells of the file `spec`, its CSV going to `log`."""
+def ncu_command(ncu: str, mode: str, log: Path, spec: Path, child: str = CHILD) -> list[str]:
+    """Return the command that profiles the cells of the file `spec`, its CSV going to `log`.
+
+    `child` is the module that does the file's work, profiled between the profiler's start and stop.
+    """
     return [
         ncu,
         "--csv",
@@ -160,7 +164,7 @@ def ncu_command(ncu: str, mode: str, log: Path, spec: Path) -> list[str]:
         *("--target-processes", "application-only"),
         *("--metrics", ",".join(METRICS[mode])),
         *("--log-file", str(log)),
-        *(sys.executable, "-m", CHILD, str(spec)),
+        *(sys.executable, "-m", child, str(spec)),
     ]
 
 

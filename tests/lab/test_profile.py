@@ -77,6 +77,18 @@ def test_other_units_are_turned_into_bytes_and_microseconds():
     assert kernel.duration_us == pytest.approx(288_416)
 
 
+def test_sectors_are_read_where_they_were_asked_for():
+    load, store = ncu.METRICS["sectors"]
+    text = CAPTURED.replace("dram__bytes_read.sum", load).replace("dram__bytes_write.sum", store)
+    text = text.replace('"byte","byte"', '"sector","sector"')
+    kernel = parse_csv(text, ncu.METRICS["sectors"])[1]
+    assert (kernel.load_sectors, kernel.store_sectors) == (536_870_912, 242_221_056)
+    assert (kernel.dram_read, kernel.dram_write) == (None, None)
+    assert parse_csv(CAPTURED)[1].load_sectors is None
+    with pytest.raises(ValueError, match=re.escape(f"no column {load!r}")):
+        parse_csv(CAPTURED, ncu.METRICS["sectors"])
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -157,6 +169,9 @@ def test_cells_are_chosen_by_pattern():
 def test_the_command_leaves_the_clocks_alone_and_tells_chains_from_kernels(tmp_path):
     single = profile.ncu_command("ncu", "single", tmp_path / "log", tmp_path / "spec")
     chain = profile.ncu_command("ncu", "chain", tmp_path / "log", tmp_path / "spec")
+    sectors = profile.ncu_command("ncu", "sectors", tmp_path / "log", tmp_path / "spec", "a.child")
+    assert sectors[-3:] == ["-m", "a.child", str(tmp_path / "spec")]
+    assert sectors[sectors.index("--metrics") + 1].split(",") == [*ncu.METRICS["sectors"]]
     for command in (single, chain):
         assert command[command.index("--clock-control") + 1] == "none"
         assert command[-2:] == [profile.CHILD, str(tmp_path / "spec")]
