@@ -74,6 +74,8 @@ def _include_folders() -> list[str]:
     """Where headers are: ours, and CUDA's that a kernel may include."""
     names = ("cuda_fp16.h", "curand_kernel.h")
     found = [one for one in _cuda_folders() if any((one / name).exists() for name in names)]
+    # Since CUDA 13 the C++ library, which cuRAND's header includes, has a folder of its own.
+    found += [one / "cccl" for one in found if (one / "cccl").exists()]
     return [str(folder) for folder in (_INCLUDE, *found)]
 
 
@@ -162,6 +164,12 @@ def _compile(source: str, expression: str, device: int, shared_bytes: int) -> tu
     return kernel, card
 
 
+@functools.cache
+def _stream(device: int, handle: int) -> Any:
+    """PyTorch's stream as cuda.core's, made once: PyTorch's streams live as long as it does."""
+    return _core().Device(device).create_stream(_Stream(handle))
+
+
 def launch(
     source: str,
     signature: Signature,
@@ -180,6 +188,6 @@ def launch(
         (0 if value is None else value.data_ptr()) if one.pointer else _scalar(one, value)
         for one, value in zip(signature.parameters, arguments, strict=True)
     ]
-    stream = card.create_stream(_Stream(torch.cuda.current_stream(device).cuda_stream))
+    stream = _stream(index, torch.cuda.current_stream(device).cuda_stream)
     config = core.LaunchConfig(grid=grid, block=block, shmem_size=shared_bytes)
     core.launch(stream, config, kernel, *values)

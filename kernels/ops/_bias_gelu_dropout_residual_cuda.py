@@ -18,6 +18,7 @@ from kernels.cuda.gpu import has_header
 from kernels.ops._layernorm_cuda import needs_cuda
 from kernels.ops._layout import check_tensor, device_guard, refuse_gradients
 from kernels.philox import scale, threshold
+from kernels.registry import DTYPES
 
 Tensor = torch.Tensor
 
@@ -35,10 +36,12 @@ def _module(dtype: torch.dtype) -> cuda.Module:
 
 
 @functools.cache
-def _stateful() -> cuda.Module:
-    return cuda.cuda((_FOLDER / "stateful_dropout.cu").read_text(encoding="utf-8"))
+def _stateful(dtype: torch.dtype) -> cuda.Kernel:
+    module = cuda.cuda((_FOLDER / "stateful_dropout.cu").read_text(encoding="utf-8"))
+    return module[f"stateful<{_TYPES[dtype]}>"]
 
 
+@functools.cache
 def _kernel(name: str, dtype: torch.dtype) -> cuda.Kernel:
     return _module(dtype)[f"{name}<{_TYPES[dtype]}>"]
 
@@ -143,10 +146,15 @@ def stateful(x: Tensor, bias: Tensor, residual: Tensor, p: float, seed_offset: T
     y, n = torch.empty_like(x), x.numel()
     if n:
         with device_guard(x):
-            _stateful()[f"stateful<{_TYPES[x.dtype]}>"][_by_element(n)](
+            _stateful(x.dtype)[_by_element(n)](
                 x, bias, residual, seed_offset, y, n, x.shape[-1], float(p)
             )
     return y
+
+
+# Skipping to a thread's own sequence takes long, and longer the larger the thread's number: on an
+# H100 the samples of one cell of 16384x8192 took more than two minutes.
+STATEFUL_CELLS = tuple(((2048, 4096), dtype) for dtype in DTYPES.values())
 
 
 def needs_curand(device: torch.device) -> str | None:

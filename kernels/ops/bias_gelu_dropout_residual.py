@@ -158,6 +158,7 @@ OP = register(
                 "stateful_cuda",
                 in_cuda.stateful,
                 unavailable=in_cuda.needs_curand,
+                cells=in_cuda.STATEFUL_CELLS,
                 own_random=True,
             ),
         },
