@@ -25,6 +25,8 @@ from kernels.lab.data import read_suite
 from kernels.lab.measure import say
 from kernels.lab.selection import NO_GPU, RefusalError, suite_ops, suites
 
+# Where tests marked `gpu` are; the other folders need what a GPU machine may not have.
+GPU_TESTS = ("tests/gpu", "tests/ops", "tests/test_philox.py")
 NO_TESTS_COLLECTED = 5  # pytest's exit code
 TABLE_DTYPES = ("bf16", "fp32")  # the last table stays short: the first of these a suite has
 
@@ -59,7 +61,7 @@ def run_tests(log: Path) -> dict[str, Any]:
         say(told)
         return {"ran": False, "passed": None, "told": told}
     options = ["-m", "gpu", "-q", "-rs", "-p", "no:cacheprovider"]
-    code, lines = _stream([sys.executable, "-m", "pytest", "tests/gpu", *options], log)
+    code, lines = _stream([sys.executable, "-m", "pytest", *GPU_TESTS, *options], log)
     last = lines[-1].strip() if lines else ""
     if code == NO_TESTS_COLLECTED:
         return {"ran": False, "passed": None, "told": "no test is marked gpu"}
