@@ -102,6 +102,10 @@ def test_a_compiled_function_is_refused():
     fails(check("02.5", answer, seed=1), message="is compiled", means="No ledger sees into")
 
 
+def few_programs(x, weight, eps):
+    return s.rms_divided(x, weight, eps, lambda rows: 1)
+
+
 @pytest.mark.parametrize(
     ("answer", "message", "means"),
     [
@@ -117,6 +121,7 @@ def test_a_compiled_function_is_refused():
         (s.rms_with("twice"), "x is read 2.0 times", "Each load asks memory again"),
         (s.rms_with("unmasked"), "argument 'y_ptr'", "Two programs meet"),
         (s.rms_with("", warps=2), "(1, 16384) in fp32, compiled for sm_75, spills", "more warps"),
+        (few_programs, "(5, 1) in fp32; the question takes 2 at least", "dozens of SMs"),
         (s.rms_by_pytorch, "launched no Triton kernel", "a kernel of yours"),
     ],
 )

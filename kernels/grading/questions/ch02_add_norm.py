@@ -19,9 +19,10 @@ from kernels.grading.checks import (
 )
 from kernels.grading.compare import kind_fault, relative_error, wrong_elements
 from kernels.grading.diagnosis import symptom
-from kernels.grading.hardware import compiles
+from kernels.grading.hardware import compiles, enough_programs
 from kernels.grading.question import Attempt, NotAnswered, Wrong
 from kernels.grading.questions.ch02_layer_norm import explain_layer_norm, norm_tolerance
+from kernels.grading.questions.ch02_rms_norm import row_groups
 from kernels.launch import interpreting
 from kernels.ops.layernorm import reference
 from kernels.registry import DTYPES, Tolerance, dtype_name
@@ -90,7 +91,7 @@ def _cases(seed: int) -> tuple[list[Case], list[Case]]:
     for rows, cols, names in _PLAN:
         for name in names.split():
             add(rows, cols, name)
-    add(rng.randrange(2, 5), rng.randrange(65, 600), "fp32")
+    add(rng.randrange(13, 17), rng.randrange(65, 600), "fp32")
     add(2, 128, "fp32", eps=0.5)
     for cols in (17, 300):
         add(2, cols, "fp32", "mean near 1000", mean=1000.0, spread=1.0)
@@ -221,4 +222,5 @@ def grade_add_norm(attempt: Attempt) -> None:
 
     what = "x, residual, weight and bias read, y and h written"
     within_bytes(attempt, y_runs, ideal, what)
+    enough_programs(attempt, y_runs, row_groups, "one for every four rows")
     compiles(attempt, of_y)

@@ -10,7 +10,7 @@ import torch
 import triton
 
 from kernels.grading.checks import Case, Run, computed_by_kernels, reads_once, within_bytes
-from kernels.grading.hardware import compiles
+from kernels.grading.hardware import compiles, enough_programs
 from kernels.grading.question import Attempt
 from kernels.grading.questions.ch03_models import Tensor, drawn, recognised, right_or_told
 from kernels.registry import DTYPES, Tolerance
@@ -101,10 +101,15 @@ def _cases(seed: int) -> list[Case]:
         return Case({"x": x, "weight": weight}, (eps,), rms_normalised(x, weight, eps), near, trait)
 
     cases = [case(r, n, name) for r, n, names in _PLAN for name in names.split()]
-    cases.append(case(rng.randrange(2, 5), rng.randrange(65, 600), "fp32"))
+    cases.append(case(rng.randrange(13, 17), rng.randrange(65, 600), "fp32"))
     cases.append(case(2, 128, "fp32", eps=0.5))
     cases.append(case(2, 100, "fp32", eps=1e-3, scale=0.03))
     return cases + [case(2, n, "fp16", "values near 1000", scale=1000.0) for n in (64, 300)]
+
+
+def row_groups(case: Case) -> int:
+    """Return how many programs a question takes at least: one for every four rows."""
+    return -(-len(case.x) // 4)
 
 
 def grade_rms_norm(attempt: Attempt) -> None:
@@ -121,4 +126,5 @@ def grade_rms_norm(attempt: Attempt) -> None:
         return (2 * rows + 1) * cols * case.x.itemsize
 
     within_bytes(attempt, runs, ideal, "x and weight read, y written")
+    enough_programs(attempt, runs, row_groups, "one for every four rows")
     compiles(attempt, (r.case for r in runs))
