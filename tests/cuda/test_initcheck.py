@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from kernels import KernelError
+import kernels.ops  # noqa: F401  (registers the operations)
+from kernels import KernelError, registry
 from kernels.cuda import cuda, initcheck
 from tests.cuda.kernels_under_test import CASES, floats
 
@@ -93,6 +94,24 @@ def test_an_empty_output_is_filled_and_nobody_blamed(name):
         cuda(case.source)[case.kernel][case.launch](*arguments)
         got = arguments[case.out]
     torch.testing.assert_close(got, want, rtol=2e-5, atol=2e-5)
+
+
+IN_CUDA = [
+    (op.name, name)
+    for op in registry.ops()
+    for name, variant in op.variants.items()
+    if variant.counted == "cuda"
+]
+
+
+@pytest.mark.parametrize(("op", "variant"), IN_CUDA, ids=["-".join(pair) for pair in IN_CUDA])
+def test_no_kernel_of_the_package_is_blamed(op, variant):
+    op = registry.get(op)
+    for shape, dtype in (((3, 72), torch.float16), ((2, 1031), torch.float32)):
+        with initcheck():
+            inputs = op.inputs(shape, dtype, "cpu", seed=1)
+            out = op.variant(variant).fn(**inputs)
+        assert not bool(out.isnan().any())
 
 
 def test_adding_to_an_empty_output():

@@ -162,7 +162,8 @@ static inline bool is_part(const Cells& cells, u64 place, u64 size) {
 }
 
 // `value_used` is false for an exchange: what it replaces may have been anything.
-[[gnu::noinline]] static void meet_unwritten(int index, u64 place, u64 size, int kind, bool value_used) {
+[[gnu::noinline]] static void meet_unwritten(int index, u64 place, u64 size, int kind,
+                                             bool value_used) {
     const Argument& argument = arguments[index];
     Storage& storage = storages[argument.storage];
     for (u64 byte = place; byte < place + size; byte++) {
@@ -272,7 +273,7 @@ static inline void access(void* pointer, u64 bytes, void* from, bool value_used 
 // Of a size that is rare, or known only at run time.
 template <int KIND>
 [[gnu::noinline]] static void rare_access(void* pointer, u64 bytes, void* from) {
-    access<0, KIND, false>(pointer, bytes, from);
+    if (bytes) access<0, KIND, false>(pointer, bytes, from);
 }
 
 #define HERE __builtin_return_address(0)
