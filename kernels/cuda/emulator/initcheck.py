@@ -28,8 +28,11 @@ _MAKES_EMPTY = {
     "aten::new_empty",
     "aten::new_empty_strided",
 }
-# A NaN in every width of float, and no value that a program is likely to store.
-_POISON = np.array([0xFD, 0x7F], dtype=np.uint8)
+
+
+def _poison(size: int) -> np.ndarray:
+    """Bytes to fill empty memory with: a NaN in every width of float, and no likely value."""
+    return np.tile(np.array([0xFD, 0x7F], dtype=np.uint8), size // 2 + 1)[:size]
 
 
 def bytes_of(storage: torch.UntypedStorage) -> np.ndarray:
@@ -90,7 +93,7 @@ class _Watch(TorchDispatchMode):
             return
         storage = tensor.untyped_storage()
         memory = bytes_of(storage)
-        memory[:] = np.resize(_POISON, memory.size)
+        memory[:] = _poison(memory.size)
         self.fresh = {key: one for key, one in self.fresh.items() if not one.reference.expired()}
         unwritten = np.ones(memory.size, dtype=np.uint8)
         self.fresh[storage._cdata] = _Fresh(StorageWeakRef(storage), unwritten)
@@ -114,7 +117,7 @@ class _Watch(TorchDispatchMode):
         if one is None or one.reference.expired() or storage.nbytes() != len(one.unwritten):
             return None
         flags, memory = one.unwritten, bytes_of(storage)
-        if np.any((memory != np.resize(_POISON, memory.size)) & (flags == 1)):
+        if np.any((memory != _poison(memory.size)) & (flags == 1)):
             del self.fresh[storage._cdata]
             return None
         return flags

@@ -204,7 +204,9 @@ def _wait(process: subprocess.Popen[bytes], seconds: float) -> None:
         process.wait(seconds)
         return
     try:
-        select.select([ended], [], [], seconds)
+        waiting = select.poll()
+        waiting.register(ended, select.POLLIN)
+        waiting.poll(1000 * seconds)
     finally:
         os.close(ended)
     process.wait(0)
