@@ -125,7 +125,7 @@ def _means(ledger: Ledger, numel: int) -> str:
     """What a ledger beyond the budget wastes most."""
     # Every dtype has 2 bytes or more: what reads and writes less is no whole matrix.
     whole = [s.name for s in ledger if min(s.read_unique, s.write_unique) >= 2 * numel]
-    conversions = whole.count("_to_copy")
+    conversions = whole.count("_to_copy") + whole.count("copy_")
     if len(whole) - conversions > 2:
         return (
             "More than two operators take a whole matrix to a whole matrix, conversions left out. "

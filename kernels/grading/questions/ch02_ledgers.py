@@ -213,11 +213,15 @@ def grade_saved(attempt: Attempt) -> None:
         group, number = groups[wrong[0]], told[wrong[0]]
         names = ", ".join(step.name for step in group.steps)
         right = saved(group)
+        why = (
+            f"fusing {names} takes {group.before:,} bytes down to {group.before - right:,} and "
+            f"saves {right:,}"
+            if len(group.steps) > 1
+            else f"{names} alone saves 0"
+        )
         raise Wrong(
-            f"{attempt.name}(ledger, {group.first}, {group.last}, {group.keeps}) on {group.chain}, "
-            f"is {number:,}; fusing {names} takes {group.before:,} bytes down to "
-            f"{group.before - right:,} and saves {right:,}. "
-            f"{len(wrong)} of {len(groups)} groups are wrong.",
+            f"{attempt.name}(ledger, {group.first}, {group.last}, {group.keeps}) is {number:,} for "
+            f"{group.chain}; {why}. {len(wrong)} of {len(groups)} groups are wrong.",
             _diagnosis(groups, told),
         )
     attempt.held.append(f"right on {len(groups)} groups of steps of six chains")
