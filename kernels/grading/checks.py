@@ -1,8 +1,8 @@
 """Checks that questions share: calling the reader's code, right everywhere, launches, bytes.
 
-A reader's function runs on CPU tensors, so that every launch is interpreted and counted, on a GPU
-machine too. What it allocates with `torch.empty` is filled with NaN, and a PyTorch operator in a
-kernel's place is seen.
+A reader's function runs on CPU tensors, so that every launch is interpreted or emulated, and
+counted, on a GPU machine too. What it allocates with `torch.empty` is filled with NaN, and a
+PyTorch operator in a kernel's place is seen.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from kernels.cuda import CudaError, initcheck
 from kernels.grading.compare import (
     changed,
     describe,
@@ -26,6 +27,7 @@ from kernels.grading.compare import (
 )
 from kernels.grading.diagnosis import symptom
 from kernels.grading.evidence import evidence
+from kernels.grading.faults import meaning, unwritten
 from kernels.grading.question import PLACEHOLDER, Attempt, NotAnswered, Wrong
 from kernels.lab.aten import moves_bytes, tensors_in
 from kernels.lab.ledger import TensorTraffic
@@ -35,15 +37,6 @@ from kernels.registry import Tolerance, dtype_name
 
 Tensor = torch.Tensor
 
-_MEANS = {
-    "bounds": "A lane that no mask switches off reaches past its tensor. A GPU says nothing then: "
-    "it reads, or overwrites, whatever lies there.",
-    "race": "Two programs meet at one element. A GPU runs programs in any order, so the result is "
-    "chance. Each program should store only to elements of its own.",
-    "pointer": "A pointer must be one of the kernel's arguments plus an offset.",
-    "python": "",
-}
-
 
 def call(attempt: Attempt, *args: Any, **kwargs: Any) -> Any:
     """Call the reader's function; whatever it raises becomes `Wrong` or `NotAnswered`."""
@@ -52,7 +45,12 @@ def call(attempt: Attempt, *args: Any, **kwargs: Any) -> Any:
     except KernelError as error:
         if _is_placeholder(error.__cause__):
             raise NotAnswered from None
-        raise Wrong(f"{_sentence(error)}.", _MEANS.get(error.kind, "")) from None
+        raise Wrong(f"{_sentence(error)}.", meaning(error.kind, _sentence(error))) from None
+    except CudaError as error:
+        if unwritten(_sentence(error)):
+            raise NotAnswered from None
+        what = "The launch could not be made" if error.line is None else "The C++ doesn't compile"
+        raise Wrong(f"{what}: {_sentence(error)}.") from None
     except LaunchError as error:
         raise Wrong(f"The launch could not be made: {_sentence(error)}.") from None
     except KeyboardInterrupt:
@@ -190,7 +188,8 @@ def _called(
 ) -> tuple[Any, Case, Launches, tuple[str, ...]]:
     """The reader's output on copies of a case's tensors, the copies, launches and operators."""
     given = {name: tensor.clone() for name, tensor in case.tensors.items()}
-    with _poisoned(), interpreting(trace) as launches, _Watcher() as watcher:
+    # The watcher comes last: it must not see what initcheck itself does.
+    with _poisoned(), initcheck(), interpreting(trace) as launches, _Watcher() as watcher:
         output = call(attempt, *given.values(), *case.options)
     return output, replace(case, tensors=given), launches, tuple(watcher.seen)
 
@@ -249,14 +248,16 @@ def right_everywhere(
     return runs
 
 
-def computed_by_kernels(attempt: Attempt, runs: Sequence[Run], launches: int) -> None:
+def computed_by_kernels(
+    attempt: Attempt, runs: Sequence[Run], launches: int, language: str = "Triton"
+) -> None:
     """`Wrong` unless the reader's kernels, in so many launches, did all the work."""
     for r in runs:
         names = ", ".join(dict.fromkeys(r.operators))
         if not r.launches.seen:
             by = f": PyTorch's {names} computed the output" if names else ""
             raise Wrong(
-                f"{attempt.name} launched no Triton kernel{by}.",
+                f"{attempt.name} launched no {language} kernel{by}.",
                 "The values are right, but the question is about a kernel of yours.",
             )
         if r.operators:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from kernels.cuda.emulator.results import WarpAccess
 from kernels.grading.pictures import as_rows, heat_map, where
 from kernels.launch import Launches
 from kernels.launch.interpreter import tensors_of
@@ -68,13 +69,17 @@ def _accesses(launches: Launches, tensor: torch.Tensor) -> Iterator[Any]:
 
 
 def _stored(launches: Launches, output: torch.Tensor, first: int) -> str:
-    last = None
+    last, shifted = None, 0
     for access, shift in _accesses(launches, output):
         if access.kind != "load" and bool((access.offsets + shift == first).any()):
-            last = access
+            last, shifted = access, shift
     if last is None:
         return "no program stored it"
-    return f"program {last.program} stored it, in line {last.line}"
+    who = f"program {last.program}"
+    if isinstance(last, WarpAccess):
+        lane = int(np.flatnonzero(last.offsets + shifted == first)[0])
+        who = f"thread {last.threads[lane]} of block {last.program}"
+    return f"{who} stored it, in line {last.line}"
 
 
 def _reads(launches: Launches, tensor: torch.Tensor) -> Array:

@@ -4,7 +4,8 @@
 
 In a code cell, the lines between `### BEGIN SOLUTION` and `### END SOLUTION` give way to one that
 raises "your turn". Where an exercise hands out code instead, as a fault to fix, its lines stand
-commented out in the block, after `### GIVEN`. Cells tagged `solution` are left out. What is written
+commented out in the block, after `### GIVEN`. In a string of CUDA C++ the markers stand behind
+`//`, and `#error your turn` is what is left. Cells tagged `solution` are left out. What is written
 depends on the solution alone, byte for byte.
 """
 
@@ -69,12 +70,12 @@ def _stripped(lines: list[str], cell_id: str) -> Iterator[str]:
     """The lines of a code cell, each solution block replaced by what the exercise gives."""
     block: list[str] | None = None
     for line in lines:
-        marker = line.strip()
+        marker = _marker(line)
         if marker == BEGIN and block is None:
-            block = []
-            indent = line[: line.index("#")]
+            block, indent = [], line[: len(line) - len(line.lstrip())]
+            cpp = line.lstrip().startswith("//")
         elif marker == END and block is not None:
-            yield from _given(block, indent)
+            yield from _given(block, indent, cpp)
             block = None
         elif marker in (BEGIN, END):
             raise SolutionError(f"cell {cell_id!r} has {marker!r} where none is due")
@@ -86,12 +87,17 @@ def _stripped(lines: list[str], cell_id: str) -> Iterator[str]:
         raise SolutionError(f"cell {cell_id!r} has {BEGIN!r} without {END!r}")
 
 
-def _given(block: list[str], indent: str) -> list[str]:
-    given = [line for line in block if line.strip() == GIVEN]
+def _marker(line: str) -> str:
+    return line.strip().removeprefix("//").lstrip()
+
+
+def _given(block: list[str], indent: str, cpp: bool) -> list[str]:
+    given = [line for line in block if _marker(line) == GIVEN]
     if not given:
-        return [f'{indent}raise NotImplementedError("{PLACEHOLDER}")']
+        turn = f"#error {PLACEHOLDER}" if cpp else f'raise NotImplementedError("{PLACEHOLDER}")'
+        return [indent + turn]
     lines = block[block.index(given[0]) + 1 :]
-    return [line.replace("# ", "", 1) for line in lines]
+    return [line.replace("// " if cpp else "# ", "", 1) for line in lines]
 
 
 def written(notebook: dict[str, Any]) -> str:
