@@ -106,7 +106,9 @@ def _variants(op: Op) -> tuple[list[Variant], list[str]]:
     for variant in op.variants.values():
         if variant.counted in ("triton", "cuda"):
             cuda = variant.counted == "cuda"
-            why = no_compiler() if cuda else variant.unavailable(torch.device("cpu"))
+            why = (cuda and no_compiler()) or variant.unavailable(
+                torch.device("cuda" if cuda else "cpu")
+            )
             if why is None:
                 found.append(variant)
             else:

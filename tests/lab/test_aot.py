@@ -224,6 +224,19 @@ def test_without_nvrtc_the_command_says_what_is_not_compiled(missing, capsys, mo
     assert "1 kernels compiled, 0 at fault" in out
 
 
+def test_what_a_gpu_could_not_run_is_not_compiled(capsys, monkeypatch):
+    def why(device):
+        return "a header is not installed" if device.type == "cuda" else None
+
+    op = in_cuda("__global__ void f(float* x, float* y) {}", 32)
+    absent = dataclasses.replace(op.variant("mine"), unavailable=why)
+    variants = {"mine": absent, "fused": LAYERNORM.variant("fused")}
+    monkeypatch.setattr(aot.build, "__defaults__", ((90,),))
+    monkeypatch.setattr(registry, "ops", lambda: [dataclasses.replace(op, variants=variants)])
+    assert main(["aot"]) == 0
+    assert "mine mine is not compiled: a header is not installed" in capsys.readouterr().out
+
+
 def test_bf16_is_left_out_below_8_0():
     built = aot.build(with_variant(multiplying, torch.bfloat16), (75, 80))
     assert [b.capability for b in built] == [80]
