@@ -1,8 +1,10 @@
 """Faults that learners make, planted by small edits of right kernels: each is named rightly."""
 
 import pytest
+import torch
 
 from kernels import KernelError
+from kernels.cuda import cuda
 from tests.cuda.kernels_under_test import CASES
 
 # (kernel, what to replace, by what, the kind of error, words of its sentence)
@@ -120,3 +122,34 @@ def test_a_planted_fault_is_named(name, right, wrong, kind, words):
     if kind not in ("timeout", "divide"):
         assert error.line is not None, sentence
         assert 1 <= error.line <= faulty.count("\n") + 1
+
+
+def test_a_race_between_blocks_names_the_first_that_read():
+    source = r"""
+__global__ void late(float* x, float* y) {
+    if (threadIdx.x == 3 + blockIdx.x) y[blockIdx.x] = x[0];
+    if (threadIdx.x == 9 && blockIdx.x == 2) x[0] = 1;
+}
+"""
+    with pytest.raises(KernelError) as caught:
+        cuda(source).late[3, 32](torch.zeros(1), torch.zeros(3))
+    assert caught.value.program == (2, 0, 0)
+    assert "thread (9, 0, 0), line 4: a store at index 0 of 'x'" in str(caught.value)
+    assert "which thread (3, 0, 0) of block (0, 0, 0) read on line 3" in str(caught.value)
+
+
+def test_a_race_in_the_shared_memory_of_a_later_block_is_with_its_own_threads():
+    source = r"""
+__global__ void shift(float* x) {
+    __shared__ float kept[64];
+    kept[threadIdx.x] = x[threadIdx.x];
+    __syncthreads();
+    float next = kept[(threadIdx.x + 32) % 64];
+    if (blockIdx.x < 2) __syncthreads();
+    if (threadIdx.x >= 32) kept[threadIdx.x] = next;
+}
+"""
+    with pytest.raises(KernelError) as caught:
+        cuda(source).shift[3, 64](torch.zeros(64))
+    assert caught.value.program == (2, 0, 0)
+    assert "which thread (0, 0, 0) read on line 6 with no barrier between" in str(caught.value)

@@ -5,13 +5,23 @@
 #pragma once
 #include "runtime.h"
 
+// A thread of its block (10 bits), a flag, and where in the code (21 bits): one word, so that it is
+// written at once.
+struct Who {
+    u32 bits;
+    Who(u32 thread, bool flag, u32 site) : bits(thread | u32(flag) << 10 | site << 11) {}
+    u32 thread() const { return bits & 1023; }
+    bool flag() const { return bits >> 10 & 1; }
+    u32 site() const { return bits >> 11; }
+};
+
 // Who last wrote a piece of memory and who read it, and when; a stamp of 0 is never.
 struct Cell {
     u32 write_stamp;
-    u32 writer : 10, atomic : 1, write_site : 21;
+    Who writer;  // its flag: by an atomic
     // Two readers are kept, of two warps where there are two: a store meets one or the other.
     u32 read_stamp;
-    u32 reader : 10, several_blocks : 1, read_site : 21;
+    Who reader;  // its flag: there were several blocks, and this is of the first
     u32 other_stamp, other_reader;
 };
 
@@ -27,48 +37,48 @@ struct Conflict {
 
 // BETWEEN_BLOCKS is false for shared memory, where each block has its own.
 template <int KIND, bool BETWEEN_BLOCKS> static inline Conflict meet(Cell& cell, u32 site) {
-    if (cell.write_stamp && !(KIND == ATOMIC && cell.atomic)) {
+    const Conflict none{nullptr, 0, 0, 0};
+    const Who writer = cell.writer, reader = cell.reader;
+    if (cell.write_stamp && !(KIND == ATOMIC && writer.flag())) {
         bool elsewhere = cell.write_stamp < block_began;
-        if (elsewhere ? BETWEEN_BLOCKS : !ordered(cell.write_stamp, cell.writer))
-            return {"stored", cell.write_stamp, cell.writer, cell.write_site};
+        if (elsewhere ? BETWEEN_BLOCKS : !ordered(cell.write_stamp, writer.thread()))
+            return {"stored", cell.write_stamp, writer.thread(), writer.site()};
     }
     u32 me = u32(current);
     if (KIND != LOAD) {
         if (cell.read_stamp >= block_began) {
-            bool first = !ordered(cell.read_stamp, cell.reader);
-            if (first || !ordered(cell.other_stamp, cell.other_reader))
-                return {"read", first ? cell.read_stamp : cell.other_stamp,
-                        first ? cell.reader : cell.other_reader, cell.read_site};
+            if (!ordered(cell.read_stamp, reader.thread()))
+                return {"read", cell.read_stamp, reader.thread(), reader.site()};
+            if (!ordered(cell.other_stamp, cell.other_reader))
+                return {"read", cell.other_stamp, cell.other_reader, reader.site()};
         } else if (BETWEEN_BLOCKS && cell.read_stamp) {
-            return {"read", cell.read_stamp, cell.reader, cell.read_site};
+            return {"read", cell.read_stamp, reader.thread(), reader.site()};
         }
         // A plain store stays one for the others, though its thread goes on with an atomic.
-        bool mine = cell.write_stamp >= interval_began && cell.writer == me && !cell.atomic;
-        cell.atomic = KIND == ATOMIC && !mine;
+        bool mine = cell.write_stamp >= interval_began && writer.thread() == me && !writer.flag();
+        cell.writer = Who(me, KIND == ATOMIC && !mine, site);
         cell.write_stamp = now;
-        cell.writer = me;
-        cell.write_site = site;
-        return {nullptr, 0, 0, 0};
+        return none;
     }
     // Once two blocks have read, any store is a conflict with the first of them.
-    if (BETWEEN_BLOCKS && cell.several_blocks) return {nullptr, 0, 0, 0};
+    if (BETWEEN_BLOCKS && reader.flag()) return none;
     if (cell.read_stamp < interval_began) {
         if (BETWEEN_BLOCKS && cell.read_stamp && cell.read_stamp < block_began) {
-            cell.several_blocks = 1;
-            return {nullptr, 0, 0, 0};
+            cell.reader = Who(reader.thread(), true, reader.site());
+            return none;
         }
-        cell.reader = cell.other_reader = me;
+        cell.reader = Who(me, false, site);
+        cell.other_reader = me;
         cell.read_stamp = cell.other_stamp = now;
-    } else {
-        bool same_warp = cell.reader / 32 == me / 32;
-        if (same_warp && cell.read_stamp < warp_synced[me / 32]) {
-            cell.reader = me;
-            cell.read_stamp = now;
-        } else if (!same_warp || cell.other_reader / 32 == cell.reader / 32) {
-            cell.other_reader = me;
-            cell.other_stamp = now;
-        }
+        return none;
     }
-    cell.read_site = site;
-    return {nullptr, 0, 0, 0};
+    bool same_warp = reader.thread() / 32 == me / 32;
+    bool synced = same_warp && cell.read_stamp < warp_synced[me / 32];
+    if (synced) cell.read_stamp = now;
+    if (!synced && (!same_warp || cell.other_reader / 32 == reader.thread() / 32)) {
+        cell.other_reader = me;
+        cell.other_stamp = now;
+    }
+    cell.reader = Who(synced ? me : reader.thread(), false, site);
+    return none;
 }
