@@ -64,9 +64,10 @@ def on_host(arguments: Sequence[Any]) -> tuple[list[Any], Callable[[], None]]:
         if isinstance(value, torch.Tensor) and value.is_cuda:
             storage = value.untyped_storage()
             key = storage.data_ptr() or -len(moved) - 1  # storages of zero bytes aren't one
-            _, copy = copies.setdefault(key, (storage, storage.cpu()))
+            if key not in copies:
+                copies[key] = (storage, storage.cpu())
             empty = torch.empty(0, dtype=value.dtype)
-            value = empty.set_(copy, value.storage_offset(), value.shape, value.stride())
+            value = empty.set_(copies[key][1], value.storage_offset(), value.shape, value.stride())
         moved.append(value)
 
     def bring_back() -> None:
