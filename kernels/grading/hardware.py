@@ -10,11 +10,19 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
+from kernels.cuda.compile import no_compiler
+from kernels.cuda.launches import CudaLaunch
 from kernels.grading.checks import Case, Run, call
 from kernels.grading.question import Attempt, Wrong
 from kernels.lab.cards import LIMITS
 from kernels.launch import assume_capability, recording
 from kernels.launch.compile import compile_launch
+
+_FEWER = {
+    False: "Take a smaller block, or more warps (num_warps=8).",
+    True: "An array of a thread's own stays in registers only where each index is known when the "
+    "kernel is compiled: take a shorter one, and unroll its loops.",
+}
 
 
 def _last_line(error: BaseException) -> str:
@@ -25,7 +33,7 @@ def _last_line(error: BaseException) -> str:
 def compiles(attempt: Attempt, cases: Iterable[Case]) -> None:
     """`Wrong` unless the launches of the widest case compile for sm_75 and sm_80, and fit there.
 
-    bf16 is left out: sm_75 has none.
+    bf16 is left out: sm_75 has none. CUDA C++ is compiled where NVRTC is installed.
     """
     known = [case for case in cases if case.x.dtype != torch.bfloat16]
     case = max(known, key=lambda case: int(case.x.shape[-1]))
@@ -33,6 +41,8 @@ def compiles(attempt: Attempt, cases: Iterable[Case]) -> None:
     for capability in (75, 80):
         with assume_capability(capability), recording() as launches:
             call(attempt, *given.values(), *case.options)
+        if any(isinstance(launch, CudaLaunch) for launch in launches) and no_compiler():
+            return
         for launch in launches:
             where = f"{launch.name} on {case}, compiled for sm_{capability},"
             try:
@@ -40,8 +50,10 @@ def compiles(attempt: Attempt, cases: Iterable[Case]) -> None:
             except Exception as error:
                 raise Wrong(
                     f"{where} does not compile: {_last_line(error)}.",
-                    "It is right when it is interpreted: the interpreter takes all of Python, a "
-                    "GPU only what Triton can compile.",
+                    "It is right on the CPU: there g++ compiled it, and for a GPU NVRTC does."
+                    if isinstance(launch, CudaLaunch)
+                    else "It is right when it is interpreted: the interpreter takes all of Python, "
+                    "a GPU only what Triton can compile.",
                 ) from None
             limit = LIMITS[capability].shared_bytes_per_block
             if built.shared_bytes > limit:
@@ -54,8 +66,15 @@ def compiles(attempt: Attempt, cases: Iterable[Case]) -> None:
                 raise Wrong(
                     f"{where} spills: a thread keeps {built.stack_bytes} bytes in memory that its "
                     f"{built.registers} registers don't hold.",
-                    "Spilled values travel to memory and back, and no byte count shows it. Take a "
-                    "smaller block, or more warps (num_warps=8).",
+                    "Spilled values travel to memory and back, and no byte count shows it. "
+                    + _FEWER[isinstance(launch, CudaLaunch)],
+                )
+            registers = built.registers * 32 * built.num_warps
+            if registers > LIMITS[capability].registers_per_sm:
+                raise Wrong(
+                    f"{where} takes {built.registers} registers a thread, and {registers:,} a "
+                    f"block; an SM there has {LIMITS[capability].registers_per_sm:,}.",
+                    "Such a launch fails on that card. Take fewer threads a block.",
                 )
     attempt.held.append("compiles for sm_75 and sm_80: no spills, shared memory fits")
 
@@ -63,15 +82,17 @@ def compiles(attempt: Attempt, cases: Iterable[Case]) -> None:
 def enough_programs(
     attempt: Attempt, runs: Sequence[Run], least: Callable[[Case], int], what: str
 ) -> None:
-    """`Wrong` if a launch has fewer programs than `least(case)`, told as `what`."""
+    """`Wrong` if a launch has fewer programs, or blocks, than `least(case)`, told as `what`."""
+    one = "program"
     for r in runs:
         for launch in r.launches:
             programs = launch.grid[0] * launch.grid[1] * launch.grid[2]
+            one = "block" if isinstance(launch, CudaLaunch) else "program"
             if programs < least(r.case):
                 raise Wrong(
-                    f"{launch.name} runs {programs} programs on {r.case}; the question takes "
+                    f"{launch.name} runs {programs} {one}s on {r.case}; the question takes "
                     f"{least(r.case)} at least: {what}.",
-                    "A GPU has dozens of SMs, and a program runs on one: with few programs most "
+                    f"A GPU has dozens of SMs, and a {one} runs on one: with few {one}s most "
                     "of them idle.",
                 )
-    attempt.held.append(f"programs enough to fill a GPU: {what}")
+    attempt.held.append(f"{one}s enough to fill a GPU: {what}")

@@ -1,0 +1,70 @@
+"""What the checks of set 04 share: cases in fp32, a run of them all, the text of a guard."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+
+from kernels.grading.checks import Case, Run, right_everywhere
+from kernels.grading.cuda_checks import limit_time
+from kernels.grading.hardware import enough_programs
+from kernels.grading.question import Attempt, Wrong
+from kernels.grading.questions.ch03_models import only_end_missing, stored_in_each
+
+Tensor = torch.Tensor
+SECTOR_FLOATS = 8
+
+
+def right_in_cuda(
+    attempt: Attempt,
+    cases: Sequence[Case],
+    explain: Callable[[list[Run]], str],
+    guard: str,
+) -> list[Run]:
+    """Run all cases as `right_everywhere` does; add `guard` where a thread leaves its tensor."""
+    limit_time(attempt)
+    try:
+        return right_everywhere(attempt, cases, explain)
+    except Wrong as wrong:
+        if "no guard stops" in wrong.means:
+            wrong.means += f" {guard}"
+        raise
+
+
+def at_end(runs: Sequence[Run], of: str = "elements") -> str:
+    """What outputs say that miss nothing but their end; "" of others."""
+    if not only_end_missing(runs):
+        return ""
+    stored = stored_in_each(runs)
+    if len(stored) == 1 and 0 not in stored:
+        return (
+            f"Only the first {stored.pop()} {of} were stored, whatever the size is: the grid "
+            "takes a block for every so many."
+        )
+    return (
+        f"Only {of} at the end were never stored: the last block is missing, or the guard is too "
+        "strict. The number of blocks is a quotient rounded up: (n + threads - 1) // threads."
+    )
+
+
+def aligned(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs whose rows begin at a sector each."""
+    return [r for r in runs if r.case.x.shape[-1] % SECTOR_FLOATS == 0]
+
+
+def blocks_enough(attempt: Attempt, runs: Sequence[Run]) -> None:
+    """`Wrong` if a block has more than 8192 elements of x to do."""
+
+    def least(case: Case) -> int:
+        return math.ceil(case.x.numel() / 8192)
+
+    enough_programs(attempt, runs, least, "one for every 8192 elements")
+
+
+def sum_tolerance(x: Tensor) -> float:
+    """How far an fp32 sum of each row of x, in any order, may be from the exact one, relatively."""
+    total = x.double().sum(-1).abs().max()
+    size = float(x.double().abs().sum(-1).max() / total)
+    return 2.0**-24 * (4 + math.sqrt(x.shape[-1])) * size
