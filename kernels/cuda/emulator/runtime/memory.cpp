@@ -101,16 +101,11 @@ static const u64 ONES = 0x0101010101010101;  // 1 in each byte
 
 // Flags of `size` neighbouring bytes, SIZE of them where that is known when this is compiled.
 template <int SIZE> struct Width;
-template <> struct Width<1> { using type = u8; };
 template <> struct Width<2> { using type = u16; };
 template <> struct Width<4> { using type = u32; };
-template <> struct Width<8> { using type = u64; };
 
 template <int SIZE> static inline void raise_flags(u8* flags, u64 size, u8 flag) {
-    if constexpr (SIZE == 16) {
-        raise_flags<8>(flags, 8, flag);
-        raise_flags<8>(flags + 8, 8, flag);
-    } else if constexpr (SIZE) {
+    if constexpr (SIZE) {
         typename Width<SIZE>::type value, wanted;
         memset(&wanted, flag, SIZE);
         memcpy(&value, flags, SIZE);
@@ -123,9 +118,7 @@ template <int SIZE> static inline void raise_flags(u8* flags, u64 size, u8 flag)
 
 // Whether each of `size` flags is 1.
 template <int SIZE> static inline bool all_raised(const u8* flags, u64 size) {
-    if constexpr (SIZE == 16) {
-        return all_raised<8>(flags, 8) && all_raised<8>(flags + 8, 8);
-    } else if constexpr (SIZE) {
+    if constexpr (SIZE) {
         typename Width<SIZE>::type value;
         memcpy(&value, flags, SIZE);
         return value == typename Width<SIZE>::type(ONES);
@@ -134,8 +127,8 @@ template <int SIZE> static inline bool all_raised(const u8* flags, u64 size) {
     }
 }
 
-[[gnu::cold]] static void suspect_race(const char* where, u64 place, int argument, i64 offset, int kind,
-                         Conflict met) {
+[[gnu::cold]] static void suspect_race(const char* where, u64 place, int argument, i64 offset,
+                                       int kind, Conflict met) {
     suspect(RACE, place,
             "race where=%s argument=%d offset=%lld kind=%d did=%s otherblock=%u otherthread=%u "
             "otheraddress=%llu",
@@ -182,13 +175,16 @@ static inline bool is_part(const Cells& cells, u64 place, u64 size) {
         suspect_race("global", place_of(arguments[index].storage, cell), index, offset, kind, met);
 }
 
+[[noreturn, gnu::cold]] static void bounds_fault(int index, i64 offset, int kind) {
+    fault("bounds argument=%d offset=%lld kind=%d", index, (long long)offset, kind);
+}
+
 template <int SIZE, int KIND>
 static inline void touch_argument(int index, u64 address, u64 size, u32 site, bool value_used) {
     Argument& argument = arguments[index];
     i64 offset = i64(address - argument.base);
     if (offset < 0 || offset + i64(size) > i64(argument.span))
-        fault("bounds argument=%d offset=%lld kind=%d size=%d", index, (long long)offset, KIND,
-              int(size));
+        bounds_fault(index, offset, KIND);
     Storage& storage = storages[argument.storage];
     u64 place = argument.start + offset;
     raise_flags<SIZE>(storage.flags + place, size, KIND == LOAD ? 1 : KIND == STORE ? 2 : 3);
@@ -208,6 +204,12 @@ static inline void touch_argument(int index, u64 address, u64 size, u32 site, bo
     snprintf(where, sizeof where, "shared name=%s item=%llu", variable.name,
              (unsigned long long)variable.item);
     suspect_race(where, address, -1, i64(address - variable.start), kind, met);
+}
+
+[[gnu::cold]] static void shared_unwritten(const Shared& variable, u64 address, int kind) {
+    suspect(UNWRITTEN_SHARED, address, "uninitialised name=%s offset=%lld item=%llu kind=%d",
+            variable.name, (long long)(address - variable.start),
+            (unsigned long long)variable.item, kind);
 }
 
 static const Shared& shared_at(u64 address, u64 size, int kind) {
@@ -232,9 +234,7 @@ template <int SIZE, int KIND> static inline void touch_shared(u64 address, u64 s
     const Shared& variable = shared_at(address, size, KIND);
     u8* written = shared_written + (address - shared_base);
     if (KIND != STORE && !all_raised<SIZE>(written, size))
-        suspect(UNWRITTEN_SHARED, address, "uninitialised name=%s offset=%lld item=%llu kind=%d",
-                variable.name, (long long)(address - variable.start),
-                (unsigned long long)variable.item, KIND);
+        shared_unwritten(variable, address, KIND);
     if (KIND != LOAD) raise_flags<SIZE>(written, size, 1);
     u64 place = address - shared_base;
     if (is_part(shared_cells, place, size))
@@ -246,15 +246,26 @@ template <int SIZE, int KIND> static inline void touch_shared(u64 address, u64 s
     }
 }
 
+[[noreturn, gnu::cold]] static void pointer_fault(u64 address, u64 from, int size, int kind) {
+    last_site = find_site(from, kind, size, -1);
+    fault("pointer address=%llu kind=%d", (unsigned long long)address, kind);
+}
+
+[[noreturn, gnu::cold]] static void misaligned_fault(int index, u64 address, int size, int kind) {
+    u64 offset = index < 0 ? 0 : address - arguments[index].base;
+    fault("misaligned argument=%d offset=%lld size=%d kind=%d", index, (long long)offset, size,
+          kind);
+}
+
 // SIZE is 0 where only `bytes` knows it.
-template <int SIZE, int KIND, bool MUST_ALIGN>
-static inline void access(void* pointer, u64 bytes, void* from, bool value_used = true) {
+template <int SIZE, int KIND>
+static inline void access(void* pointer, u64 bytes, void* from, bool must_align = true,
+                          bool value_used = true) {
     u64 address = reinterpret_cast<u64>(pointer), size = SIZE ? SIZE : bytes;
     u64 window = (address - FIRST_WINDOW) >> WINDOW_BITS;
     if (window > u64(n_arguments)) {
         if (address - stack_low < STACK_BYTES || address - code_low < code_bytes) return;
-        last_site = find_site(reinterpret_cast<u64>(from), KIND, int(size), -1);
-        fault("pointer address=%llu kind=%d", (unsigned long long)address, KIND);
+        pointer_fault(address, reinterpret_cast<u64>(from), int(size), KIND);
     }
     bool is_shared = window == u64(n_arguments);
     u32 site = find_site(reinterpret_cast<u64>(from), KIND, int(size),
@@ -264,37 +275,43 @@ static inline void access(void* pointer, u64 bytes, void* from, bool value_used 
         touch_shared<SIZE, KIND>(address, size, site);
     else
         touch_argument<SIZE, KIND>(int(window), address, size, site, value_used);
-    if (MUST_ALIGN && address & (size - 1))
-        fault("misaligned argument=%d offset=%lld size=%d kind=%d", is_shared ? -1 : int(window),
-              is_shared ? 0ll : (long long)(address - arguments[window].base), int(size), KIND);
+    if (must_align && address & (size - 1))
+        misaligned_fault(is_shared ? -1 : int(window), address, int(size), KIND);
     note_request(site, address, size);
 }
 
-// Of a size that is rare, or known only at run time.
+// For sizes that are rarer than 2 and 4, so that the runtime compiles sooner.
 template <int KIND>
-[[gnu::noinline]] static void rare_access(void* pointer, u64 bytes, void* from) {
-    if (bytes) access<0, KIND, false>(pointer, bytes, from);
+[[gnu::noinline]] static void any_access(void* p, u64 bytes, void* from, bool must_align = true,
+                                         bool value_used = true) {
+    if (bytes) access<0, KIND>(p, bytes, from, must_align, value_used);
 }
 
 #define HERE __builtin_return_address(0)
-#define HOOKS(SIZE)                                                                              \
-    void __tsan_read##SIZE(void* p) { access<SIZE, LOAD, true>(p, SIZE, HERE); }                 \
-    void __tsan_write##SIZE(void* p) { access<SIZE, STORE, true>(p, SIZE, HERE); }               \
-    void __tsan_unaligned_read##SIZE(void* p) { rare_access<LOAD>(p, SIZE, HERE); }              \
-    void __tsan_unaligned_write##SIZE(void* p) { rare_access<STORE>(p, SIZE, HERE); }
+#define UNALIGNED_HOOKS(SIZE)                                                                    \
+    void __tsan_unaligned_read##SIZE(void* p) { any_access<LOAD>(p, SIZE, HERE, false); }        \
+    void __tsan_unaligned_write##SIZE(void* p) { any_access<STORE>(p, SIZE, HERE, false); }
+#define FREQUENT_HOOKS(SIZE)                                                                     \
+    void __tsan_read##SIZE(void* p) { access<SIZE, LOAD>(p, SIZE, HERE); }                       \
+    void __tsan_write##SIZE(void* p) { access<SIZE, STORE>(p, SIZE, HERE); }                     \
+    UNALIGNED_HOOKS(SIZE)
+#define RARE_HOOKS(SIZE)                                                                         \
+    void __tsan_read##SIZE(void* p) { any_access<LOAD>(p, SIZE, HERE); }                         \
+    void __tsan_write##SIZE(void* p) { any_access<STORE>(p, SIZE, HERE); }                       \
+    UNALIGNED_HOOKS(SIZE)
 extern "C" {
-HOOKS(1)
-HOOKS(2)
-HOOKS(4)
-HOOKS(8)
-HOOKS(16)
-void __tsan_read_range(void* p, u64 size) { rare_access<LOAD>(p, size, HERE); }
-void __tsan_write_range(void* p, u64 size) { rare_access<STORE>(p, size, HERE); }
+RARE_HOOKS(1)
+FREQUENT_HOOKS(2)
+FREQUENT_HOOKS(4)
+RARE_HOOKS(8)
+RARE_HOOKS(16)
+void __tsan_read_range(void* p, u64 size) { any_access<LOAD>(p, size, HERE, false); }
+void __tsan_write_range(void* p, u64 size) { any_access<STORE>(p, size, HERE, false); }
 void __tsan_init() {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}
-void emulated_atomic(void* p, u64 size) { access<0, ATOMIC, true>(p, size, HERE); }
-void emulated_atomic_store(void* p, u64 size) { access<0, ATOMIC, true>(p, size, HERE, false); }
+void emulated_atomic(void* p, u64 size) { any_access<ATOMIC>(p, size, HERE); }
+void emulated_atomic_store(void* p, u64 size) { any_access<ATOMIC>(p, size, HERE, true, false); }
 }
 
 // ---------------------------------------------------------------- the report
