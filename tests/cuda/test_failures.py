@@ -193,6 +193,16 @@ def test_kernels_are_built_once(monkeypatch, tmp_path):
     assert (runtime / "device.h.gch").stat().st_size > 1 << 20
 
 
+def test_a_cache_that_cannot_be_made_is_named(monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(
+        CudaError, match="can't keep compiled kernels in .*; set XDG_CACHE"
+    ) as caught:
+        cuda(SCALE).scale[1, 4](torch.zeros(4), torch.zeros(4), 2.0, 4)
+    one_sentence(caught)
+
+
 def test_the_cache_keeps_what_was_used_last(monkeypatch, tmp_path):
     runtime = build._runtime(build.compiler(), build.cache_folder())
     (tmp_path / runtime.name).symlink_to(runtime)

@@ -119,9 +119,15 @@ def build(source: str, entries: tuple[Signature, ...]) -> Path:
     key = hashlib.sha256("\0".join([text, _runtime_key(gxx)]).encode()).hexdigest()[:24]
     folder = cache_folder()
     program = folder / f"kernel-{key}"
-    if program.exists():
-        os.utime(program)
+    if _found(program):
         return program
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CudaError(
+            f"can't keep compiled kernels in {folder} ({error.strerror}); set XDG_CACHE_HOME to a "
+            f"folder that can be written"
+        ) from None
     runtime = _runtime(gxx, folder)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         code, made = Path(scratch) / SOURCE_NAME, Path(scratch) / "program"
@@ -162,10 +168,8 @@ def _runtime_key(gxx: str) -> str:
 def _runtime(gxx: str, folder: Path) -> Path:
     """The folder with the runtime's object files and compiled header, made the first time."""
     made = folder / f"runtime-{_runtime_key(gxx)}"
-    if made.exists():
-        os.utime(made)
+    if _found(made):
         return made
-    folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         ready = Path(scratch) / "objects"
         ready.mkdir()
@@ -181,6 +185,13 @@ def _runtime(gxx: str, folder: Path) -> Path:
             if not made.exists():
                 raise
     return made
+
+
+def _found(path: Path) -> bool:
+    """Whether it is there; if so, it is now the one used last."""
+    with contextlib.suppress(OSError):  # it is gone, or another user's
+        os.utime(path)
+    return path.exists()
 
 
 def _tidy(folder: Path) -> None:
