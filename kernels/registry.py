@@ -59,9 +59,10 @@ class Variant:
     `fn` takes the tensors and options of `Op.inputs` by keyword and returns the output.
     `unavailable(device)` is None where the variant runs, else one sentence that says why not.
     `counted` tells how its bytes are counted with no GPU: "triton" (its launches are Triton
-    kernels), "aten" (PyTorch operators, each a launch or a view), or "" (opaque: compiled graphs
-    and vendor libraries, whose bytes only a profiler sees). `cells` are the shapes and dtypes that
-    a suite measures it in, for one that is too slow to set up everywhere; None is all of them.
+    kernels), "cuda" (its launches are kernels in CUDA C++), "aten" (PyTorch operators, each a
+    launch or a view), or "" (opaque: compiled graphs and vendor libraries, whose bytes only a
+    profiler sees). `cells` are the shapes and dtypes that a suite measures it in, for one that is
+    too slow to set up everywhere; None is all of them.
     `own_random` says that it draws other random numbers than the reference does.
     """
 

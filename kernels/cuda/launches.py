@@ -46,6 +46,11 @@ class CudaLaunch(Launch):
         lanes = _WARP * sum(line.requests for line in lines)
         return lanes, lanes - sum(line.bytes_requested // line.width for line in lines)
 
+    @property
+    def bytes_sectors(self) -> int | None:
+        """Bytes of the 32-byte sectors of each warp's request of global memory."""
+        return self.arena.bytes_sectors if self.arena else None
+
     def specialize(self, capability: int) -> Specialization:
         """What NVRTC would compile of it for a compute capability such as 75 or 90."""
         from kernels.cuda.compile import specialize

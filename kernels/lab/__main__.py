@@ -90,7 +90,7 @@ def _count(arguments: argparse.Namespace) -> int:
     print(
         f"{op.name} {arguments.variant} {registry.shape_name(shape)} {registry.dtype_name(dtype)}: "
         f"{ledger.bytes_unique:,} unique bytes, {ledger.bytes_unique / cost.bytes_ideal:.2f} times "
-        f"the ideal {cost.bytes_ideal:,}; Triton launches: {ledger.launches}, "
+        f"the ideal {cost.bytes_ideal:,}; launches: {ledger.launches}, "
         f"PyTorch operators: {ledger.aten_ops}, counted: {ledger.method}"
     )
     return 0

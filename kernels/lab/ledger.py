@@ -56,7 +56,8 @@ class Step:
 
     `grid` is a launch's grid. `lanes` counts the lanes of all its loads, stores and atomics, and
     `masked_lanes` those that a mask switched off; both are 0 for a PyTorch operator. `note` says
-    what the count could not judge, if anything.
+    what the count could not judge, if anything. `bytes_sectors` are the 32-byte sectors of each
+    warp's request, in bytes; None where no warps were seen: Triton and PyTorch operators.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Step:
     lanes: int = 0
     masked_lanes: int = 0
     note: str = ""
+    bytes_sectors: int | None = None
 
     @property
     def programs(self) -> int:
@@ -142,6 +144,12 @@ class Ledger:
     def bytes_requested(self) -> int:
         """Bytes asked for, summed over the steps."""
         return sum(step.bytes_requested for step in self.steps)
+
+    @property
+    def bytes_sectors(self) -> int | None:
+        """Bytes of the sectors that warps asked for; None unless every step was counted so."""
+        known = [step.bytes_sectors for step in self.steps if step.bytes_sectors is not None]
+        return sum(known) if known and len(known) == len(self.steps) else None
 
     @property
     def masked_lanes(self) -> int:
@@ -222,6 +230,7 @@ def extend_rows(counts: Iterable[tuple[int, Ledger]], rows: int) -> Ledger:
         grid = tuple(line([s.grid[d] for s in same], f"{step.name} grid") for d in range(3))
         lanes = line([s.lanes for s in same], f"{step.name} lanes")
         masked = line([s.masked_lanes for s in same], f"{step.name} masked lanes")
+        sectors = [s.bytes_sectors for s in same if s.bytes_sectors is not None]
         steps.append(
             replace(
                 step,
@@ -229,6 +238,7 @@ def extend_rows(counts: Iterable[tuple[int, Ledger]], rows: int) -> Ledger:
                 grid=(grid[0], grid[1], grid[2]),
                 lanes=lanes,
                 masked_lanes=masked,
+                bytes_sectors=line(sectors, f"{step.name} sectors") if sectors else None,
             )
         )
     return Ledger(tuple(steps), "linear")

@@ -138,6 +138,7 @@ def fill_bytes(
             counted[key] = {
                 "bytes_unique": ledger.bytes_unique,
                 "bytes_requested": asked,
+                "bytes_sectors": ledger.bytes_sectors,
                 "count_method": ledger.method,
             }
     return [replace(row, **counted.get(row.key[:5], {})) for row in rows]  # type: ignore[arg-type]

@@ -22,7 +22,15 @@ def step_of(launch: Launch) -> Step:
     if arena is None:
         raise ValueError(f"launch of {launch.name!r} was recorded, not run: no counts")
     tensors = tuple(TensorTraffic(_name(name), *rest) for name, *rest in arena.totals())
-    return Step(launch.name, "launch", tensors, launch.grid, *launch.lanes, arena.note)
+    return Step(
+        launch.name,
+        "launch",
+        tensors,
+        launch.grid,
+        *launch.lanes,
+        arena.note,
+        launch.bytes_sectors,
+    )
 
 
 def ledger_of(launches: Launches) -> Ledger:

@@ -53,6 +53,11 @@ class Launch(ABC):
     def lanes(self) -> tuple[int, int]:
         """Lanes of all its loads, stores and atomics; how many of them were switched off."""
 
+    @property
+    def bytes_sectors(self) -> int | None:
+        """Bytes of the 32-byte sectors that warps asked for; None where no warps were seen."""
+        return None
+
     @abstractmethod
     def specialize(self, capability: int) -> Specialization:
         """What this launch would run on a compute capability such as 75 or 90."""

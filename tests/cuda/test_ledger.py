@@ -60,6 +60,13 @@ def test_lanes_that_stay_away_are_told():
     assert (ledger.steps[0].lanes, ledger.steps[0].masked_lanes) == (2 * 128, 2 * 28)
 
 
+def test_sectors_are_those_of_the_warps_requests():
+    ledger = traffic.count(MODULE.scale[5, 32], torch.rand(100), torch.zeros(100), 2.0, 100)
+    assert ledger.bytes_sectors == 2 * 13 * 32  # 12 whole sectors and a half one, read and written
+    mixed = traffic.count(lambda: k.copy[(2,)](torch.rand(9), torch.zeros(9), 9, BLOCK=64))
+    assert mixed.bytes_sectors is None
+
+
 def test_what_is_recorded_does_not_run():
     x, y = torch.rand(100), torch.zeros(100)
     with interpreting() as counted, recording() as launches:

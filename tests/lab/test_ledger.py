@@ -1,5 +1,7 @@
 """Adding up and extending ledgers."""
 
+from dataclasses import replace
+
 import pytest
 
 from kernels.lab.ledger import Ledger, Step, TensorTraffic, extend_rows
@@ -30,6 +32,16 @@ def test_totals_and_one_tensor():
 def test_a_line_through_three_counts_is_extended():
     assert extend_rows([(4, at(4)), (8, at(8)), (12, at(12))], 4096).steps == at(4096).steps
     assert extend_rows([(4, at(4)), (8, at(8)), (12, at(12))], 4096).method == "linear"
+
+
+def test_sectors_are_extended_too_and_known_where_every_step_has_them():
+    def counted(rows):
+        return Ledger(tuple(replace(step, bytes_sectors=64 * rows) for step in at(rows)))
+
+    few = [(rows, counted(rows)) for rows in (4, 8, 12)]
+    assert extend_rows(few, 4096).bytes_sectors == 64 * 4096
+    assert at(4).bytes_sectors is None
+    assert Ledger(counted(4).steps + at(4).steps).bytes_sectors is None
 
 
 def test_what_is_not_a_line_is_not_extended():
