@@ -204,6 +204,7 @@ def test_a_cache_that_cannot_be_made_is_named(monkeypatch, tmp_path):
 
 
 def test_the_cache_keeps_what_was_used_last(monkeypatch, tmp_path):
+    cuda(SCALE).scale[1, 4](torch.zeros(4), torch.zeros(4), 2.0, 4)
     runtime = build._runtime(build.compiler(), build.cache_folder())
     (tmp_path / runtime.name).symlink_to(runtime)
     monkeypatch.setattr(build, "cache_folder", lambda: tmp_path)
