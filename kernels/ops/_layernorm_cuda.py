@@ -32,7 +32,8 @@ _WARP = 32
 _THREADS = 256  # of a block, where the width doesn't choose; the tree of cuda_2 is made for it
 _SUMS = ("_by_threads", "_by_tree", "")  # how the chain sums a row: the ends of kernels' names
 # How many elements a thread of `layer_norm` may hold; 16 times as many threads are in a block then,
-# at most. Beyond the last one registers spill, on one card of those it is compiled for or another.
+# at most. It holds two packs or more, so that it has two loads under way. Beyond the last size
+# registers spill, on one card of those it is compiled for or another.
 # The kernels here were not timed in other sizes. For the one in Triton the same threads were the
 # fastest on an H100 at 1024, 4096 and 16384 columns, and within 0.5 % of them at 8192 (see
 # `layernorm.CONFIGURATIONS`).
@@ -53,7 +54,8 @@ def module(dtype: torch.dtype) -> cuda.Module:
     names += [f"row_{what}{how}" for what in ("mean", "variance") for how in _SUMS]
     instances = [f"{name}<{kind}>" for name in names]
     instances += [f"layer_norm_loops<{kind}, {width}>" for width in (1, vector)]
-    instances += [f"layer_norm<{kind}, {vector}, {held // vector}>" for held in _HELD["vector"]]
+    held_packs = [held // vector for held in _HELD["vector"] if held >= 2 * vector]
+    instances += [f"layer_norm<{kind}, {vector}, {packs}>" for packs in held_packs]
     return cuda.cuda(_FILE.read_text(encoding="utf-8"), instances=instances)
 
 
@@ -143,7 +145,7 @@ def _one_launch(
     fits = [
         held
         for held in _HELD["scalar" if width == 1 else "vector"]
-        if n_cols <= _THREADS_PER_HELD * held * held
+        if 2 * width <= held and n_cols <= _THREADS_PER_HELD * held * held
     ]
     if how == "held" and fits:
         kernel = _kernel("layer_norm", dtype, width, fits[0] // width)

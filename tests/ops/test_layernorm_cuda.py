@@ -145,7 +145,7 @@ def launched(shape, dtype, name="fused_cuda"):
 def test_the_width_chooses_what_a_thread_holds():
     half, single = torch.float16, torch.float32
     assert launched((3, 1), half) == ("layer_norm<__half, 1, 8>", 32)
-    assert launched((3, 1024), half) == ("layer_norm<__half, 8, 1>", 128)
+    assert launched((3, 1024), half) == ("layer_norm<__half, 8, 2>", 64)
     assert launched((3, 4096), half) == ("layer_norm<__half, 8, 2>", 256)
     assert launched((3, 16_384), half) == ("layer_norm<__half, 8, 4>", 512)
     assert launched((3, 16_384), single) == ("layer_norm<float, 4, 8>", 512)
