@@ -1,0 +1,228 @@
+"""The kernels that chapter 05 shows are the package's, and what it says of the data is in them."""
+
+import asyncio
+import json
+import shutil
+
+import pytest
+import torch
+
+from book.tools import build
+from kernels.cuda import cuda
+from kernels.lab.data import recordings
+from kernels.ops import bias_gelu_dropout_residual as chain
+from kernels.ops import layernorm
+from kernels.philox import scale, threshold
+from tests.book.test_notebooks import ROOT
+
+CHAPTER = "05_fusing_by_hand_in_cuda.ipynb"
+TEXTS = ("block_sum", "with_packs", "pack", "moments", "gelu_dropout")
+LARGE, WIDE, NARROW = (16384, 8192), (8192, 16384), (65536, 1024)
+
+
+@pytest.fixture(scope="module")
+def page():
+    """The texts in CUDA C++ that the page's cells hold, by their names there."""
+    if shutil.which("g++") is None:
+        pytest.skip("CUDA C++ on a CPU is compiled by g++, which isn't installed")
+    notebook = json.loads((ROOT / "book" / CHAPTER).read_text(encoding="utf-8"))
+    texts = {}
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        if source.startswith(tuple(f"{name} = " for name in TEXTS)) or '_kernel = """' in source:
+            exec(source, texts)  # nothing but texts is made in these cells
+    return texts
+
+
+def asked_of(counts):
+    return {one.name: (one.read_requested, one.write_requested) for one in counts.arguments}
+
+
+def of_variant(op, name, inputs):
+    """A variant's output, and what its one launch asked for of each tensor."""
+    from kernels.launch import interpreting
+
+    with interpreting() as launches:
+        y = op.variant(name).fn(**inputs)
+    (launch,) = launches
+    return y, asked_of(launch.arena)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(
+    ("name", "base", "variant", "packed", "threads"),
+    [
+        ("loops", "block_sum", "cuda_3", False, 256),
+        ("packs", "with_packs", "cuda_4", True, None),
+        ("held", "with_packs", "fused_cuda", True, None),
+    ],
+)
+def test_a_kernel_of_the_ladder_is_the_packages(page, name, base, variant, packed, threads, dtype):
+    kind = {torch.bfloat16: "__nv_bfloat16", torch.float32: "float"}[dtype]
+    inputs = layernorm.OP.inputs((3, 1000), dtype, "cpu", seed=0)
+    size = 16 // dtype.itemsize
+    if name == "packs":
+        threads = -(-1000 // size // 32) * 32
+    if name == "held":  # 8 elements a thread, in one pack or in two
+        threads = 128
+    instance = f"layer_norm_{name}<{kind}" + (f", {8 // size}>" if name == "held" else ">")
+    kernel, y = cuda(page[base] + page[f"{name}_kernel"])[instance], torch.empty_like(inputs["x"])
+    counts = kernel[3, threads](*inputs.values(), y, 1000, 1e-5)
+    expected, asked = of_variant(layernorm.OP, variant, inputs)
+    assert torch.equal(y, expected)
+    assert asked_of(counts) == asked
+
+
+@pytest.mark.parametrize("n_cols", [1, 31, 1000])
+def test_the_kernel_of_merging_states_is_right_and_asks_twice(page, n_cols):
+    inputs = layernorm.OP.inputs((2, n_cols), torch.float32, "cpu", seed=1)
+    y = torch.empty_like(inputs["x"])
+    kernel = cuda(page["moments"] + page["wide_kernel"])["layer_norm_wide<float>"]
+    counts = kernel[2, 64](*inputs.values(), y, n_cols, 1e-5)
+    allowed = layernorm.OP.tolerance(torch.float32, (2, n_cols)).relative_norm
+    true = layernorm.reference(**inputs)
+    # Each of the merges that a thread makes one after the other may round.
+    assert (y.double() - true).norm() <= (allowed + n_cols / 64 * 2.0**-24) * true.norm()
+    assert asked_of(counts)["x"][0] == 2 * 2 * n_cols * 4
+
+
+@pytest.mark.parametrize(
+    ("name", "variant"), [("one_each", "cuda_1"), ("eight_each", "fused_cuda")]
+)
+def test_a_kernel_of_the_chain_is_the_packages(page, name, variant):
+    inputs = chain.OP.inputs((3, 1000), torch.bfloat16, "cpu", seed=0, p=0.3)
+    x, bias, residual, p, seed_offset = inputs.values()
+    y, packed = torch.empty_like(x), name == "eight_each"
+    source = page["gelu_dropout"] + page["pack"] * packed + page[f"{name}_kernel"]
+    grid, sizes = ((3, 1), (1000,)) if packed else (-(-3000 // 128), (3000, 1000))
+    launch = cuda(source)[f"{name}<__nv_bfloat16>"][grid, 128]
+    counts = launch(x, bias, residual, seed_offset, y, *sizes, threshold(p), scale(p))
+    expected, asked = of_variant(chain.OP, variant, inputs)
+    assert torch.equal(y, expected)
+    assert asked_of(counts) == asked
+
+
+# ------------------------------------------------------------------ what the page says of the data
+
+
+class Card:
+    """The recorded H100: times and profiled kernels of one operation."""
+
+    def __init__(self, suite, op):
+        self.recording = next(r for r in recordings(suite) if r.gpu == "h100-sxm")
+        self.op = op
+
+    def time_us(self, variant, shape, dtype="bf16"):
+        wanted = {"op": self.op, "variant": variant, "dtype": dtype, "timing": "graph"}
+        return self.recording.one(**wanted, shape=f"{shape[0]}x{shape[1]}").time_us_p50
+
+    def kernels(self, variant, shape, dtype="bf16"):
+        key = (self.op, variant, f"{shape[0]}x{shape[1]}", dtype)
+        for cell in self.recording.provenance["profile"]["cells"]:
+            if (cell["op"], cell["variant"], cell["shape"], cell["dtype"]) == key:
+                return cell["kernels"]
+        raise LookupError(key)
+
+    def kernel(self, variant, shape, dtype="bf16"):
+        (kernel,) = self.kernels(variant, shape, dtype)
+        return kernel
+
+    def reads_of_x(self, variant, shape, dtype="bf16"):
+        size = shape[0] * shape[1] * (4 if dtype == "fp32" else 2)
+        return self.kernel(variant, shape, dtype)["dram_read"] / size
+
+
+@pytest.fixture(scope="module")
+def norms():
+    return Card("norms", "layernorm")
+
+
+@pytest.fixture(scope="module")
+def pointwise():
+    return Card("pointwise", "bias_gelu_dropout_residual")
+
+
+def test_fusing_alone_saves_more_than_half_and_less_than_three_quarters(norms):
+    whole = norms.time_us("unfused_cuda", LARGE)
+    assert whole / 4 < norms.time_us("cuda_3", LARGE) < whole / 2
+    assert norms.time_us("cuda_4", LARGE) < 0.75 * norms.time_us("cuda_3", LARGE)
+    assert norms.time_us("fused_cuda", LARGE) < 1.05 * norms.time_us("copy", LARGE)
+
+
+def test_the_re_reads_of_cuda_3_stay_in_a_cache_and_a_third_of_cuda_4s_do_not(norms):
+    assert norms.reads_of_x("cuda_3", LARGE) < 1.05
+    assert 1.25 < norms.reads_of_x("cuda_4", LARGE) < 1.45
+    assert norms.reads_of_x("fused_cuda", LARGE) < 1.05
+
+
+def test_cuda_3_reaches_no_limit_but_the_places_for_warps(norms):
+    slow, good = norms.kernel("cuda_3", LARGE), norms.kernel("fused_cuda", LARGE)
+    assert slow["dram_pct"] < 50
+    assert slow["issue_pct"] < 60
+    assert slow["occupancy_pct"] > 90
+    assert good["dram_pct"] > 80
+    assert good["occupancy_pct"] < 55
+
+
+def test_a_load_of_twice_the_bytes_takes_less_than_half_as_long_again(norms):
+    narrow, wide = norms.kernel("cuda_3", WIDE), norms.kernel("cuda_3", WIDE, "fp32")
+    moved = [kernel["dram_read"] + kernel["dram_write"] for kernel in (narrow, wide)]
+    assert moved[1] > 2 * moved[0]
+    assert wide["duration_us"] < 1.5 * narrow["duration_us"]
+
+
+def test_the_three_predictions_of_re_reads_come_out(norms):
+    assert norms.reads_of_x("cuda_4", NARROW) < 1.05
+    assert norms.time_us("cuda_4", NARROW) < norms.time_us("fused_cuda", NARROW)
+    assert norms.reads_of_x("cuda_4", WIDE, "fp32") == pytest.approx(3, rel=0.05)
+    factor = norms.time_us("cuda_4", WIDE, "fp32") / norms.time_us("fused_cuda", WIDE, "fp32")
+    assert factor == pytest.approx(2, rel=0.05)
+    assert norms.time_us("cuda_4", LARGE) < norms.time_us("torch", LARGE)
+    assert norms.time_us("cuda_4", WIDE) > norms.time_us("torch", WIDE)
+
+
+def test_one_launch_of_the_chain_is_held_back_by_instructions(pointwise):
+    slow, good = pointwise.kernel("cuda_1", LARGE), pointwise.kernel("fused_cuda", LARGE)
+    assert pointwise.time_us("cuda_1", LARGE) > 3 * pointwise.time_us("fused_cuda", LARGE)
+    assert pointwise.time_us("cuda_1", LARGE) > 0.9 * pointwise.time_us("torch", LARGE)
+    assert pointwise.time_us("fused_cuda", LARGE) < 1.05 * pointwise.time_us("copy", LARGE)
+    assert slow["dram_pct"] < 30
+    assert good["dram_pct"] > 80
+    for kernel in (slow, good):
+        assert 65 < kernel["issue_pct"] < 85
+
+
+def test_the_chains_times_belong_to_threads(pointwise):
+    by_name = {
+        dtype: {k["name"]: k for k in pointwise.kernels("unfused_cuda", LARGE, dtype)}
+        for dtype in ("bf16", "fp32")
+    }
+    took = {dtype: {n: k["duration_us"] for n, k in by_name[dtype].items()} for dtype in by_name}
+    assert took["bf16"]["gelu"] == pytest.approx(took["bf16"]["add_residual"], rel=0.05)
+    assert took["fp32"]["add_bias"] == pytest.approx(took["bf16"]["add_bias"], rel=0.05)
+    assert took["bf16"]["dropout"] > 1.3 * took["bf16"]["gelu"]
+
+
+def test_a_state_for_each_thread_costs_hundreds_of_times_the_chain(pointwise):
+    small = (2048, 4096)
+    assert pointwise.time_us("stateful_cuda", small) > 100 * pointwise.time_us(
+        "unfused_cuda", small
+    )
+    assert pointwise.time_us("stateful_cuda", small) > 200 * pointwise.time_us("cuda_1", small)
+
+
+def test_the_notebook_runs_and_its_counts_are_as_told(page):
+    notebook, failure = asyncio.run(build._execute(ROOT / "book" / CHAPTER, ROOT))
+    assert failure is None, failure
+    told = {}
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            text = output.get("text", "") or output["data"].get("text/markdown", "")
+            told[cell.id] = told.get(cell.id, "") + text
+    assert "32,768 bytes, 98,304 asked for, in 1,536 requests" in told["loops-run"]
+    assert "32,768 bytes, 98,304 asked for, in 192 requests" in told["packs-run"]
+    assert "32,768 bytes, 32,768 asked for, in 64 requests" in told["held-run"]
+    assert "4 + 3" in told["claims"]
+    assert "2.33 times fewer" in told["claims"]
+    assert "5 + 4.5" in told["claims"]
+    assert "asked for 2 times" in told["wide-run"]

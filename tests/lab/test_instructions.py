@@ -1,0 +1,54 @@
+"""Machine instructions are counted in the kernel that was launched, and in no other."""
+
+import pytest
+import torch
+
+from kernels.cuda import cuda
+from kernels.cuda.compile import no_compiler
+from kernels.lab.instructions import instructions
+from kernels.launch import recording
+
+SOURCE = """
+template <int TIMES>
+__global__ void roots(const float* x, float* y) {
+    float value = x[threadIdx.x];
+    for (int i = 0; i < TIMES; i++) value = rsqrtf(value);
+    y[threadIdx.x] = value;
+}
+__global__ void copy(const float* x, float* y) { y[threadIdx.x] = x[threadIdx.x]; }
+__global__ void copy_of_two(const float* x, float* y) {
+    y[threadIdx.x] = x[threadIdx.x] + x[threadIdx.x + 32];
+}
+"""
+
+pytestmark = pytest.mark.skipif(no_compiler() is not None, reason=no_compiler() or "")
+
+
+def counted(kernel):
+    with recording() as launches:
+        kernel[1, 32](torch.empty(64), torch.empty(32))
+    return instructions(next(iter(launches)), 90)
+
+
+def roots(counts):
+    return sum(number for name, number in counts.items() if name.startswith("MUFU.RSQ"))
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_each_root_of_an_unrolled_loop_is_an_instruction(times):
+    assert roots(counted(cuda(SOURCE)[f"roots<{times}>"])) == times
+
+
+def test_kernels_of_one_source_whose_names_begin_alike_are_told_apart():
+    one, two = counted(cuda(SOURCE).copy), counted(cuda(SOURCE).copy_of_two)
+    for counts, loads in ((one, 1), (two, 2)):
+        assert sum(n for name, n in counts.items() if name.startswith("LDG")) == loads
+        assert sum(n for name, n in counts.items() if name.startswith("STG")) == 1
+        assert "NOP" not in counts
+        assert counts["BRA"] == 0  # the one behind the last exit isn't counted
+
+
+def test_several_instances_of_a_template_in_one_binary_are_refused():
+    module = cuda(SOURCE, instances=["roots<1>", "roots<2>"])
+    with pytest.raises(LookupError, match="2 instances of it; compile one alone"):
+        counted(module["roots<1>"])
