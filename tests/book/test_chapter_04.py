@@ -190,6 +190,13 @@ def test_the_notebook_runs_and_shows_what_its_text_says():
     }
     assert "no barrier between them" in told["race"]
     assert "all three right" in told["check"]
+    # Five shuffles in a warp, three for its eight warps, as the page has it of `block_sum`.
+    assert told["triton-ptx"].splitlines() == [
+        "shuffles with the offsets 16 8 4 2 1 4 2 1",
+        "barriers: 2",
+        "shared memory: 32 bytes",
+        "loads of x: ld.global.v4.b32",
+    ]
     banks = re.findall(r"(\d+) requests of shared memory, (\d+) turns", told["banks"])
     (far_asked, far_turns), (near_asked, near_turns) = (map(int, pair) for pair in banks)
     assert far_asked == near_asked == far_turns
