@@ -5,10 +5,10 @@ from kernels.grading.questions.ch02_add_norm import grade_add_norm
 from kernels.grading.questions.ch02_bytes import grade_bytes
 from kernels.grading.questions.ch02_counterexamples import grade_counterexamples
 from kernels.grading.questions.ch02_eager import grade_eager
-from kernels.grading.questions.ch02_layer_norm import grade_layer_norm
+from kernels.grading.questions.ch02_layer_norm import SPEED, grade_layer_norm
 from kernels.grading.questions.ch02_ledgers import grade_saved
 from kernels.grading.questions.ch02_merge import grade_merge
-from kernels.grading.questions.ch02_rms_norm import grade_rms_norm
+from kernels.grading.questions.ch02_rms_norm import RMS_SPEED, grade_rms_norm
 
 # What PyTorch's fake tensors import.
 _FAKE = ("torch._dynamo",)
@@ -36,6 +36,7 @@ register(
         hint="Take a row of 3 elements and write down, lane by lane, what every variable of the "
         "kernel holds.",
         grade=grade_layer_norm,
+        speed=SPEED,
     )
 )
 register(
@@ -94,6 +95,7 @@ register(
         hint="It is the kernel of 02.2 without a mean and without bias. What does a masked lane "
         "add to a sum of squares?",
         grade=grade_rms_norm,
+        speed=RMS_SPEED,
         more_hints=(
             "A program has num_warps · 32 threads, 4 · 32 if you don't say. How many elements of "
             "a row of 16384 does each of them hold?",

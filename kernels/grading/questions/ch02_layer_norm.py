@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 
@@ -19,6 +20,7 @@ from kernels.grading.checks import (
 from kernels.grading.compare import relative_error
 from kernels.grading.hardware import compiles
 from kernels.grading.question import Attempt
+from kernels.grading.speed import Speed
 from kernels.ops.layernorm import OP
 from kernels.registry import DTYPES, Tolerance
 
@@ -112,16 +114,18 @@ def norm_tolerance(inputs: dict[str, Tensor], eps: float) -> Tolerance:
     return Tolerance(own.relative_norm + more, own.largest + more)
 
 
+def _case(
+    rng: random.Random, rows: int, cols: int, name: str, trait: str = "", **options: float
+) -> Case:
+    eps = options.pop("eps", 1e-5)
+    inputs = OP.inputs((rows, cols), DTYPES[name], "cpu", rng.getrandbits(31), **options)
+    reference = OP.reference(**inputs, eps=eps)
+    return Case(inputs, (eps,), reference, norm_tolerance(inputs, eps), trait)
+
+
 def _layer_norm_cases(seed: int) -> list[Case]:
-    rng = random.Random(seed)
-
-    def case(rows: int, cols: int, name: str, trait: str = "", **options: float) -> Case:
-        eps = options.pop("eps", 1e-5)
-        drawn = rng.getrandbits(31)
-        inputs = OP.inputs((rows, cols), DTYPES[name], "cpu", drawn, **options)
-        reference = OP.reference(**inputs, eps=eps)
-        return Case(inputs, (eps,), reference, norm_tolerance(inputs, eps), trait)
-
+    case = functools.partial(_case, random.Random(seed))
+    rng = random.Random(seed + 1)
     cases = [case(r, n, name) for r, n, names in _PLAN for name in names.split()]
     cases.append(case(rng.randrange(2, 5), rng.randrange(65, 600), "fp32"))
     cases.append(case(2, 128, "fp32", eps=0.5))
@@ -145,3 +149,6 @@ def grade_layer_norm(attempt: Attempt) -> None:
 
     within_bytes(attempt, runs, ideal, "x, weight and bias read, y written")
     compiles(attempt, (r.case for r in runs))
+
+
+SPEED = Speed(lambda seed: _case(random.Random(seed), 8192, 2048, "fp32"), 0.85)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from kernels.grading.checks import Case, Run, computed_by_kernels, reads_once, w
 from kernels.grading.hardware import compiles, enough_programs
 from kernels.grading.question import Attempt
 from kernels.grading.questions.ch03_models import Tensor, drawn, recognised, right_or_told
+from kernels.grading.speed import Speed
 from kernels.registry import DTYPES, Tolerance
 
 _PLAN: tuple[tuple[int, int, str], ...] = (
@@ -85,21 +87,28 @@ def _explain(runs: list[Run]) -> str:
     return recognised(runs, _models)
 
 
+def _case(
+    rng: random.Random,
+    rows: int,
+    cols: int,
+    name: str,
+    trait: str = "",
+    scale: float = 1.0,
+    eps: float = 1e-5,
+) -> Case:
+    dtype = DTYPES[name]
+    x = (scale * drawn(rng, (rows, cols), torch.float32, 0.7)).to(dtype)
+    weight = drawn(rng, (cols,), dtype, 1.0)
+    # Rounding to the output's dtype, and an fp32 sum in a tree.
+    unit = torch.finfo(dtype).eps / 2
+    sums = 4 * 2.0**-24 * (2 + math.log2(cols + 1))
+    near = Tolerance(unit + sums, 2 * unit + sums)
+    return Case({"x": x, "weight": weight}, (eps,), rms_normalised(x, weight, eps), near, trait)
+
+
 def _cases(seed: int) -> list[Case]:
     rng = random.Random(seed)
-
-    def case(
-        rows: int, cols: int, name: str, trait: str = "", scale: float = 1.0, eps: float = 1e-5
-    ) -> Case:
-        dtype = DTYPES[name]
-        x = (scale * drawn(rng, (rows, cols), torch.float32, 0.7)).to(dtype)
-        weight = drawn(rng, (cols,), dtype, 1.0)
-        # Rounding to the output's dtype, and an fp32 sum in a tree.
-        unit = torch.finfo(dtype).eps / 2
-        sums = 4 * 2.0**-24 * (2 + math.log2(cols + 1))
-        near = Tolerance(unit + sums, 2 * unit + sums)
-        return Case({"x": x, "weight": weight}, (eps,), rms_normalised(x, weight, eps), near, trait)
-
+    case = functools.partial(_case, rng)
     cases = [case(r, n, name) for r, n, names in _PLAN for name in names.split()]
     cases.append(case(rng.randrange(13, 17), rng.randrange(65, 600), "fp32"))
     cases.append(case(2, 128, "fp32", eps=0.5))
@@ -128,3 +137,6 @@ def grade_rms_norm(attempt: Attempt) -> None:
     within_bytes(attempt, runs, ideal, "x and weight read, y written")
     enough_programs(attempt, runs, row_groups, "one for every four rows")
     compiles(attempt, (r.case for r in runs))
+
+
+RMS_SPEED = Speed(lambda seed: _case(random.Random(seed), 8192, 2048, "fp32"), 0.85)

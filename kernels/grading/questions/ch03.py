@@ -1,6 +1,7 @@
 """Exercise set 03, First kernels: from the numbers of a launch to a LayerNorm of one's own."""
 
 from kernels.grading.question import Question, register
+from kernels.grading.questions.ch02_layer_norm import SPEED as LAYER_NORM_SPEED
 from kernels.grading.questions.ch02_layer_norm import grade_layer_norm
 from kernels.grading.questions.ch03_elements import ADD_SPEED, COPY_SPEED, grade_add, grade_copy
 from kernels.grading.questions.ch03_launches import grade_cause, grade_launch
@@ -120,5 +121,6 @@ register(
         hint="The load and the store are those of your copy, the two sums those of your row sum.",
         more_hints=("Which value does x - mean have in a masked lane?",),
         grade=grade_layer_norm,
+        speed=LAYER_NORM_SPEED,
     )
 )
