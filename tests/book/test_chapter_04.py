@@ -130,6 +130,9 @@ def test_dram_moved_what_the_page_predicts_and_the_same_for_all_chains():
     for row in card(SHAPE).graph(*CHAINS):
         moved = row.bytes_dram_read + row.bytes_dram_write
         assert moved == pytest.approx(predicted, rel=0.05)
+    sectors = {row.variant: row.bytes_sectors for row in card(SHAPE).graph(*CHAINS)}
+    assert sectors["cuda_2"] == sectors["unfused_cuda"]
+    assert sectors["cuda_1"] / sectors["cuda_2"] == pytest.approx(4, rel=0.05)
     tiny = card(TINY).row("unfused_cuda")
     moved = tiny.bytes_dram_read + tiny.bytes_dram_write
     assert moved == pytest.approx(2 * TINY[0] * TINY[1], rel=0.05)
