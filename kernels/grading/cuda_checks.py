@@ -63,6 +63,10 @@ def lines_of(run: Run, tensor: torch.Tensor) -> Iterator[tuple[CudaLaunch, LineT
                 yield launch, line
 
 
+def _size(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
 def within_sectors(attempt: Attempt, runs: Sequence[Run], name: str) -> None:
     """`Wrong` if the requests for the input `name`, or for "the output", waste part of a sector.
 
@@ -73,8 +77,15 @@ def within_sectors(attempt: Attempt, runs: Sequence[Run], name: str) -> None:
         wanted = r.case.tensors.get(name, r.output)
         told = list(lines_of(r, wanted))
         sectors = sum(line.sectors for _, line in told)
-        least = -(-wanted.numel() * wanted.element_size() // 32)
-        if sectors <= least + 1:  # wide accesses and those of a rest may share one
+        times = sum(line.bytes_requested for _, line in told) / max(_size(wanted), 1)
+        if times > 1:
+            raise Wrong(
+                f"{name} is asked for {times:.1f} times on {r.case}; once will do.",
+                "Each load and each store is a request to memory. A value that is used again "
+                "stays in a register, as a variable of the thread.",
+            )
+        least = -(-_size(wanted) // 32)
+        if sectors <= least + 3:  # up to 3 elements behind wide accesses share theirs
             continue
         launch, worst = max(told, key=lambda one: one[1].sectors * (1 - one[1].efficiency))
         verb = "loads" if worst.kind == "load" else "stores to"

@@ -11,8 +11,8 @@ from kernels.grading.checks import Case, Run, reads_once, within_bytes
 from kernels.grading.cuda_checks import in_cuda
 from kernels.grading.hardware import compiles
 from kernels.grading.question import Attempt
-from kernels.grading.questions.ch03_models import drawn, recognised
-from kernels.grading.questions.ch04_models import Tensor, right_in_cuda, sum_tolerance
+from kernels.grading.questions.ch03_models import drawn
+from kernels.grading.questions.ch04_models import Tensor, explained, right_in_cuda, sum_tolerance
 from kernels.grading.questions.ch04_reductions import inverse_rms
 from kernels.grading.speed import Speed
 from kernels.registry import Tolerance
@@ -49,7 +49,7 @@ def _case(rng: random.Random, rows: int, cols: int, eps: float) -> Case:
 
 
 def _explain(runs: list[Run]) -> str:
-    return recognised(runs, _models)
+    return explained(runs, _models)
 
 
 def grade_chain(attempt: Attempt) -> None:

@@ -11,13 +11,15 @@ from kernels.grading.checks import Case, Run, reads_once, within_bytes
 from kernels.grading.cuda_checks import in_cuda, within_sectors
 from kernels.grading.hardware import compiles
 from kernels.grading.question import Attempt
-from kernels.grading.questions.ch03_models import drawn, recognised
+from kernels.grading.questions.ch03_models import drawn
 from kernels.grading.questions.ch04_models import (
     Tensor,
     aligned,
     at_end,
     blocks_enough,
+    explained,
     right_in_cuda,
+    unstored,
 )
 from kernels.grading.speed import Speed
 from kernels.registry import Tolerance
@@ -71,7 +73,7 @@ def grade_add(attempt: Attempt) -> None:
     rng = random.Random(attempt.seed)
     cases = [_add_case(rng, n) for n in _sizes(rng)]
     runs = right_in_cuda(
-        attempt, cases, lambda runs: at_end(runs) or recognised(runs, _add_models), _GUARD
+        attempt, cases, lambda runs: at_end(runs) or explained(runs, _add_models), _GUARD
     )
     _elementwise(attempt, runs, ("x", "y"))
 
@@ -105,7 +107,7 @@ def _silu_models(case: Case) -> Iterator[tuple[str, Tensor]]:
 
 
 def _explain_silu(runs: list[Run]) -> str:
-    if told := at_end(runs) or recognised(runs, _silu_models):
+    if told := at_end(runs) or explained(runs, _silu_models):
         return told
     failed = [r for r in runs if r.fault is not None]
     if all(r.case.trait and r.wrong.numel() for r in failed):
@@ -156,13 +158,13 @@ def _scale_models(case: Case) -> Iterator[tuple[str, Tensor]]:
 
 
 def _explain_scale(runs: list[Run]) -> str:
-    if told := recognised(runs, _scale_models):
+    if told := explained(runs, _scale_models):
         return told
-    failed = [r for r in runs if r.fault is not None]
-    if any(r.wrong.numel() and bool(r.output.isnan().any()) for r in failed):
+    if unstored(runs):
         return (
-            "Elements that are nan were never stored: the grid has too few blocks along one axis. "
-            "Each axis takes its own quotient, rounded up, of what its threads walk along."
+            "Elements that are nan were never stored: a guard is too strict, or the grid has too "
+            "few blocks along one axis. Each axis takes its own quotient, rounded up, of what its "
+            "threads walk along."
         )
     return ""
 

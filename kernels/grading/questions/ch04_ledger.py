@@ -67,12 +67,12 @@ _MISTAKES: tuple[tuple[str, Callable[[Lines], int | None]], ...] = (
         lambda lines: max(lines, key=lambda one: 32 * one.sectors - one.bytes_distinct).line,
     ),
     (
-        "That line moves the most sectors. Those that are used whole are no waste.",
-        lambda lines: _most(_by_line(lines, lambda one: one.sectors)),
-    ),
-    (
         "A byte that several lanes share is wanted once: take bytes_distinct, not bytes_requested.",
         lambda lines: _most(_by_line(lines, lambda one: 32 * one.sectors - one.bytes_requested)),
+    ),
+    (
+        "That line moves the most sectors. Those that are used whole are no waste.",
+        lambda lines: _most(_by_line(lines, lambda one: one.sectors)),
     ),
     (
         "That line makes the most requests. What each of them moves for nothing is the question.",

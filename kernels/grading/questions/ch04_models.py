@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 import torch
 
 from kernels.grading.checks import Case, Run, right_everywhere
+from kernels.grading.compare import relative_error
 from kernels.grading.cuda_checks import limit_time
 from kernels.grading.hardware import enough_programs
 from kernels.grading.question import Attempt, Wrong
-from kernels.grading.questions.ch03_models import only_end_missing, stored_in_each
+from kernels.grading.questions.ch03_models import Models, only_end_missing, stored_in_each
 
 Tensor = torch.Tensor
 SECTOR_FLOATS = 8
@@ -46,6 +47,45 @@ def at_end(runs: Sequence[Run], of: str = "elements") -> str:
     return (
         f"Only {of} at the end were never stored: the last block is missing, or the guard is too "
         "strict. The number of blocks is a quotient rounded up: (n + threads - 1) // threads."
+    )
+
+
+def explained(runs: Sequence[Run], models: Models) -> str:
+    """Return the first fault whose model is every wrong output that it speaks of, or "".
+
+    Unlike one wrong output, all of them are seldom explained by a model that happens to fit.
+    """
+    fits: dict[str, list[bool]] = {}
+    for r in runs:
+        if r.fault is None or not r.wrong.numel():
+            continue
+        near = max(4 * r.case.tolerance.relative_norm, 1e-6)
+        output = r.output.detach().double()
+        here: dict[str, bool] = {}
+        for what, model in models(r.case):
+            # A model that is as good as the right output tells nothing.
+            if not relative_error(model, r.case.reference) > 4 * near:
+                continue
+            lost = model.isnan()
+            same = torch.equal(lost, output.isnan()) and not bool(lost.all())
+            same = same and relative_error(output.nan_to_num(), model.nan_to_num()) <= near
+            here[what] = here.get(what, False) or same
+        for what, same in here.items():
+            fits.setdefault(what, []).append(same)
+    return next((what for what, seen in fits.items() if all(seen)), "")
+
+
+def unstored(runs: Sequence[Run]) -> bool:
+    """Whether a wrong run never stored a part of its output."""
+    failed = [r for r in runs if r.fault is not None and r.wrong.numel()]
+    return any(r.traffic(r.output).write_unique < 4 * r.output.numel() for r in failed)
+
+
+def nearly_right(runs: Sequence[Run]) -> bool:
+    """Whether every wrong run is right to about three digits, as after a passage through fp16."""
+    failed = [r for r in runs if r.fault is not None]
+    return all(
+        r.wrong.numel() > 0 and relative_error(r.output, r.case.reference) < 5e-3 for r in failed
     )
 
 

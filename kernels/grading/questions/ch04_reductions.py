@@ -11,8 +11,16 @@ from kernels.grading.checks import Case, Run, reads_once, within_bytes
 from kernels.grading.cuda_checks import few_shared_stores, in_cuda, no_conflicts, within_sectors
 from kernels.grading.hardware import compiles, enough_programs
 from kernels.grading.question import Attempt
-from kernels.grading.questions.ch03_models import drawn, only_end_missing, recognised
-from kernels.grading.questions.ch04_models import Tensor, aligned, right_in_cuda, sum_tolerance
+from kernels.grading.questions.ch03_models import Models, drawn, only_end_missing
+from kernels.grading.questions.ch04_models import (
+    Tensor,
+    aligned,
+    explained,
+    nearly_right,
+    right_in_cuda,
+    sum_tolerance,
+    unstored,
+)
 from kernels.grading.speed import Speed
 from kernels.registry import Tolerance
 
@@ -41,6 +49,8 @@ def _row_reads(attempt: Attempt, runs: list[Run], what: str) -> None:
 def _parts(x: Tensor) -> Iterator[tuple[str, Tensor]]:
     """What a reduction makes of each row of x that leaves threads, warps or columns out."""
     n = x.shape[-1]
+    if n > 1:
+        yield "The last column is left out: a thread goes on while col < n_cols.", x[:, :-1].sum(-1)
     for threads in (32, 64, 128, 256, 512, 1024):
         if threads < n:
             yield (
@@ -48,34 +58,34 @@ def _parts(x: Tensor) -> Iterator[tuple[str, Tensor]]:
                 "column, up to the end of the row.",
                 x[:, :threads].sum(-1),
             )
+            yield (
+                "Each thread keeps its last column alone: the loop replaces what it should add to.",
+                x[:, -threads:].sum(-1),
+            )
         # What thread t has of a row, as the loop over columns hands it out.
         own = torch.zeros(len(x), -(-n // threads) * threads, dtype=x.dtype)
         own[:, :n] = x
         own = own.reshape(len(x), -1, threads).sum(1)
+        place = torch.arange(threads)
         yield "That is what thread 0 summed; the other threads' sums are lost.", own[:, 0]
         yield (
             "That is the sum of the block's first warp; the other warps' sums are lost.",
             own[:, :32].sum(-1),
         )
-        yield (
-            "The tree ends one step too early: the last two numbers are not added.",
-            own[:, ::2].sum(-1),
-        )
-        yield (
-            "The tree begins one step too low: the upper half of the threads is left out.",
-            own[:, : threads // 2].sum(-1),
-        )
-        for offset in (16, 8, 4, 2, 1):
-            kept = [t for t in range(threads) if not t & offset]
-            yield (
-                f"The step with offset {offset} is missing between the lanes: half of their "
-                "sums are never added.",
-                own[:, kept].sum(-1),
-            )
-        yield (
-            "The shuffles move by one lane only where they should halve: 16, 8, 4, 2, 1.",
-            own[:, :2].sum(-1),
-        )
+        if threads > 32:
+            yield "The last warp's sum is left out.", own[:, : threads - 32].sum(-1)
+        replaced = "What comes from another thread replaces the own value: it takes +=."
+        yield replaced, own[:, -1]
+        yield replaced, torch.zeros_like(own[:, -1])
+        for offset in (2**power for power in range(10)):
+            # One step missing in all of the block, or in each warp and between the warps.
+            for kept in (place & offset == 0, ((place | place // 32) & offset) == 0):
+                if offset < threads:
+                    yield (
+                        f"The step with offset {offset} is missing: half of the numbers that it "
+                        "should bring in are never added.",
+                        own[:, kept].sum(-1),
+                    )
 
 
 def _sum_models(case: Case) -> Iterator[tuple[str, Tensor]]:
@@ -83,19 +93,21 @@ def _sum_models(case: Case) -> Iterator[tuple[str, Tensor]]:
     yield from _parts(x)
     yield "That is the mean: a sum is not divided by the number of columns.", x.mean(-1)
     yield "That is the largest element of each row, not the sum.", x.amax(-1)
+    yield "The sign is lost: what should be added is taken away.", -x.sum(-1)
     windows = x.flatten().unfold(0, x.shape[1], 1)[: len(x)].sum(-1)
     yield "Row r begins at r * n_cols, and not at r: rows overlap in your sums.", windows
     yield "Every block sums the first row: its row is blockIdx.x.", x[:1].sum(-1).expand(len(x))
 
 
-def _explain(runs: list[Run], told: str) -> str:
-    if told:
-        return told
+def _explain(runs: list[Run], models: Models) -> str:
     if only_end_missing(runs):
         return "The last rows were never stored: the grid takes one block for every row."
-    failed = [r for r in runs if r.fault is not None]
-    if any(r.wrong.numel() and bool(r.output.isnan().any()) for r in failed):
-        return "A row that is nan was never stored, or took in what nobody had written."
+    if unstored(runs):
+        return "A row that is nan was never stored: one thread of each row stores the result."
+    if told := explained(runs, models):
+        return told
+    if nearly_right(runs):
+        return "It is right to three digits: on its way a sum went through 16 bits."
     return ""
 
 
@@ -109,9 +121,7 @@ def grade_row_sum(attempt: Attempt) -> None:
     """Grade `row_sum(x)`: x (rows, cols) in fp32, the sums (rows,)."""
     rng = random.Random(attempt.seed)
     cases = [_sum_case(rng, *shape) for shape in _shapes(rng)]
-    runs = right_in_cuda(
-        attempt, cases, lambda runs: _explain(runs, recognised(runs, _sum_models)), _GUARD
-    )
+    runs = right_in_cuda(attempt, cases, lambda runs: _explain(runs, _sum_models), _GUARD)
     _row_reads(attempt, runs, "a sum")
     no_conflicts(attempt, runs)
     compiles(attempt, (r.case for r in runs))
@@ -129,11 +139,13 @@ def _rms_models(case: Case) -> Iterator[tuple[str, Tensor]]:
     x = case.x.double()
     (eps,) = case.options
     mean = (x * x).mean(-1)
-    yield "The squares are not divided by the number of columns.", torch.rsqrt(mean * x.shape[1])
+    total = mean * x.shape[1]
+    yield "The squares are not divided by the number of columns.", torch.rsqrt(total + eps)
     yield "eps is not added.", torch.rsqrt(mean)
     yield "eps is not the one given.", torch.rsqrt(mean + 1e-5)
     yield "eps is added before the division by the columns.", torch.rsqrt(mean + eps / x.shape[1])
     yield "That is the root, and the question takes 1 / root.", torch.sqrt(mean + eps)
+    yield "That is the mean of squares, and the question takes 1 / its root.", mean + eps
     yield "That is the mean of squares without the root: take rsqrtf.", 1 / (mean + eps)
     yield "The elements are summed, not their squares.", torch.rsqrt(x.mean(-1) + eps)
     deviation = x.var(-1, correction=0)
@@ -157,9 +169,7 @@ def grade_inverse_rms(attempt: Attempt) -> None:
     """Grade `inverse_rms(x, eps)`: x (rows, cols) in fp32, (rows,); its lanes use shuffles."""
     rng = random.Random(attempt.seed)
     cases = [_rms_case(rng, *shape, rng.choice((0.25, 1e-3))) for shape in _shapes(rng)]
-    runs = right_in_cuda(
-        attempt, cases, lambda runs: _explain(runs, recognised(runs, _rms_models)), _GUARD
-    )
+    runs = right_in_cuda(attempt, cases, lambda runs: _explain(runs, _rms_models), _GUARD)
     _row_reads(attempt, runs, "a number")
     few_shared_stores(attempt, runs)
     compiles(attempt, (r.case for r in runs))

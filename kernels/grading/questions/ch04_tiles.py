@@ -11,12 +11,14 @@ from kernels.grading.checks import Case, Run, reads_once, within_bytes
 from kernels.grading.cuda_checks import in_cuda, no_conflicts, within_sectors
 from kernels.grading.hardware import compiles
 from kernels.grading.question import Attempt, Wrong
-from kernels.grading.questions.ch03_models import EXACT, drawn, recognised
+from kernels.grading.questions.ch03_models import EXACT, drawn
 from kernels.grading.questions.ch04_models import (
     SECTOR_FLOATS,
     Tensor,
     blocks_enough,
+    explained,
     right_in_cuda,
+    unstored,
 )
 from kernels.grading.speed import Speed
 
@@ -50,15 +52,15 @@ def _models(case: Case) -> Iterator[tuple[str, Tensor]]:
 
 
 def _explain(runs: list[Run]) -> str:
-    if told := recognised(runs, _models):
+    if told := explained(runs, _models):
         return told
-    failed = [r for r in runs if r.fault is not None]
-    if any(r.wrong.numel() and bool(r.output.isnan().any()) for r in failed):
+    if unstored(runs):
         return (
             "Elements that are nan were never stored: look at the number of tiles along each axis, "
             "rounded up, at the rows that each thread of a tile takes, and at the store's guard."
         )
-    if failed and all(r.case.x.shape[0] != r.case.x.shape[1] for r in failed):
+    failed = [r for r in runs if r.fault is not None]
+    if all(r.case.x.shape[0] != r.case.x.shape[1] for r in failed):
         return (
             "It is right where x is square: a row of x has n_cols elements, a row of the output "
             "n_rows."
