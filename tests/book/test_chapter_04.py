@@ -75,7 +75,7 @@ def test_the_kernels_on_the_page_are_the_packages():
 
 @needs_compiler
 @pytest.mark.parametrize("variant", CHAINS)
-@pytest.mark.parametrize(("rows", "cols"), [(64, 1000), SHAPE])
+@pytest.mark.parametrize(("rows", "cols"), [(64, 1000), (33, 257)])
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
 def test_the_prediction_on_the_page_is_what_is_counted(variant, rows, cols, dtype):
     predicted = page_function("chain_bytes")(rows, cols, dtype.itemsize)
@@ -130,6 +130,7 @@ def test_dram_moved_what_the_page_predicts_and_the_same_for_all_chains():
     for row in card(SHAPE).graph(*CHAINS):
         moved = row.bytes_dram_read + row.bytes_dram_write
         assert moved == pytest.approx(predicted, rel=0.05)
+        assert row.bytes_unique == predicted
     sectors = {row.variant: row.bytes_sectors for row in card(SHAPE).graph(*CHAINS)}
     assert sectors["cuda_2"] == sectors["unfused_cuda"]
     assert sectors["cuda_1"] / sectors["cuda_2"] == pytest.approx(4, rel=0.05)
@@ -149,6 +150,17 @@ def test_the_order_of_the_versions_is_as_the_page_says():
     times = {name: card(SHAPE).row(name).time_us_p50 for name in (*CHAINS, "eager", "torch")}
     assert times["unfused_cuda"] == pytest.approx(times["cuda_2"], rel=0.01)
     assert times["torch"] < times["cuda_2"] < times["cuda_1"] < times["eager"]
+
+
+def test_the_sums_have_less_than_half_the_copys_rate_and_the_rest_more():
+    copy = card(SHAPE).row("copy")
+    moved = page_function("chain_bytes")(*SHAPE).values()
+    for variant in CHAINS:
+        shares = [
+            sum(both) / took / (copy.bytes_ideal / copy.time_us_p50)
+            for both, took in zip(moved, took_us(SHAPE, variant), strict=True)
+        ]
+        assert max(shares[:2]) < 0.5 < min(shares[2:])
 
 
 def test_twice_the_bytes_of_a_sum_take_hardly_more_time():
