@@ -21,13 +21,13 @@ _LEAST, _MOST = 0.3, 4.0  # inches of a panel
 
 
 def requests(
-    trace: Iterable[Access], argument: str, kind: str = "load", program: int = 0
+    trace: Iterable[Access], argument: str, item_bytes: int, kind: str = "load", program: int = 0
 ) -> list[tuple[int, int, int, int]]:
     """Return one block's requests for an argument: (round, warp, first element, count).
 
-    A round is the how-manieth request of its warp, from 0; a run of neighbouring elements is one
-    entry, so a request that scatters is several. ValueError for a trace of a kernel in Triton,
-    which has no warps.
+    A round is the how-manieth request of its warp, from 0; an element has `item_bytes`. A run of
+    neighbouring elements is one entry, so a request that scatters is several. ValueError for a
+    trace of a kernel in Triton, which has no warps.
     """
     asked: dict[int, int] = {}
     found = []
@@ -39,22 +39,31 @@ def requests(
         warp = int(access.threads[0]) // _WARP
         number = asked.get(warp, 0)
         asked[warp] = number + 1
-        places = np.unique(access.offsets)  # a pack's elements, and an element that lanes share
+        wide = access.itemsize // item_bytes  # elements that a lane takes at once
+        places = np.unique(access.offsets)  # lanes may share one
         for part in np.split(places, np.flatnonzero(np.diff(places) != 1) + 1):
-            found.append((number, warp, int(part[0]), int(part.size)))
+            found.append((number, warp, wide * int(part[0]), wide * int(part.size)))
     return found
 
 
 @themed
 def rounds(
-    traces: Mapping[str, Iterable[Access]], argument: str, size: int, title: str, program: int = 0
+    traces: Mapping[str, Iterable[Access]],
+    argument: str,
+    size: int,
+    item_bytes: int,
+    title: str,
+    program: int = 0,
 ) -> Figure:
     """Draw what one block loads of a tensor: a panel a kernel, a line a round, a colour a warp.
 
-    `traces` are emulated launches by the panel's name; `size` is how many elements of the tensor
-    are shown, from the first. All panels have one scale, so that a taller one has more rounds.
+    `traces` are emulated launches by the panel's name; the first `size` elements of `item_bytes`
+    each are shown. All panels have one scale, so that a taller one has more rounds.
     """
-    panels = {name: requests(trace, argument, program=program) for name, trace in traces.items()}
+    panels = {
+        name: requests(trace, argument, item_bytes, program=program)
+        for name, trace in traces.items()
+    }
     for name, found in panels.items():
         if not found:
             raise ValueError(f"block {program} of {name!r} loads nothing of {argument!r}")
