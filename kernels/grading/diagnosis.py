@@ -22,7 +22,8 @@ def symptom(runs: Sequence[Run]) -> str:
         return ""
 
     def only(trait: Callable[[Run], bool]) -> bool:
-        return all(map(trait, failed)) and not any(map(trait, passed))
+        # Where nothing passed, no input without the trait has been seen to be right.
+        return bool(passed) and all(map(trait, failed)) and not any(map(trait, passed))
 
     if all(_stale(r, runs) for r in failed[:1]):
         return "These are the values of an earlier call: the inputs are new at every call."

@@ -170,6 +170,12 @@ def plan_least_by(moved):
     return best_plan
 
 
+def plan_as_cuts(steps, sizes, results, most):
+    """Where the best plan is cut, in place of how long its kernels are."""
+    plan = plan_by_steps(steps, sizes, results, most)
+    return [sum(plan[:n]) for n in range(1, len(plan) + 1)]
+
+
 def plan_by_steps(steps, sizes, results, most):
     """The best plan of the first n steps, from those of fewer."""
     best = [(0, ())]
@@ -230,6 +236,24 @@ def cause_by_floors(row):
     if row["time_us"] > 1.5 * floors[longest]:
         return "latency"
     return _of_bytes(row) if longest == "DRAM" else longest
+
+
+def cause_with_floors(seconds=False, dram="bytes_dram"):
+    """By the floors, in the wrong unit or of the wrong bytes."""
+
+    def cause(row):
+        unit = 1 if seconds else 1e6
+        floors = {
+            "launches": row["launches"] * row["launch_us"],
+            "arithmetic": unit * row["flops"] / row["peak"],
+            "DRAM": unit * row[dram] / row["bandwidth"],
+        }
+        longest = max(floors, key=floors.get)
+        if row["time_us"] >= 2 * floors[longest] * (1 - 1e-3):
+            return "latency"
+        return _of_bytes(row) if longest == "DRAM" else longest
+
+    return cause
 
 
 def cause_backwards(row):

@@ -233,7 +233,13 @@ def rates(kernels, bandwidth, peak):
         (roof(rate=lambda k, bw, peak: peak), "the rate is", "That is the peak"),
         (lambda k, bw, peak: 1.0, "returned a float; it takes the tuple", ""),
         (lambda k, bw, peak: (0.0, 0.0, 0.0), "returned a tuple of 3; it takes the tuple", ""),
-        (lambda k, bw, peak: (1.0, sums(k)[1] / sums(k)[0]), "raised ZeroDivisionError", ""),
+        (
+            lambda k, bw, peak: (1.0, sums(k)[1] / sums(k)[0]),
+            "raised ZeroDivisionError",
+            "Copies compute nothing",
+        ),
+        (lambda k, bw, peak: (1.0, k[9]), "raised IndexError", ""),
+        (lambda k, bw, peak: (0.0, 0.0), "the time is", ""),
     ],
 )
 def test_roofline_wrong(answer, message, means):
@@ -276,7 +282,9 @@ def test_warps_wrong(answer, means):
         (s.plan_with("elements"), "moves", "Tensors are counted, not bytes"),
         (s.plan_with("all written"), "moves", "made and used up within one kernel"),
         (s.plan_with("no results"), "moves", "Every result has to be in memory"),
+        (s.plan_as_cuts, "at most", "These look like the places of the cuts"),
         (lambda steps, *_: [len(steps)], "at most", ""),
+        (lambda steps, *_: [1, len(steps) - 1], "at most", ""),
         (lambda steps, *_: [1] * (len(steps) - 1), "steps in all; the chain has", ""),
         (lambda steps, *_: [0, *[1] * (len(steps) - 1)], "a kernel has one step at least", ""),
         (lambda steps, *_: [1] * 1000, "returned 1,000 kernels for", ""),
@@ -295,6 +303,9 @@ def test_plan_wrong(answer, message, means):
         (s.cause_without_time, "should say 'latency'", "The time itself is never looked at"),
         (s.cause_of_one_launch, "should say 'launches'", "all of them together"),
         (s.cause_by_bytes_first, "should say", "look at the floors first"),
+        (s.cause_with_floors(seconds=True), "should say", "The units are mixed"),
+        (s.cause_with_floors(dram="bytes_ideal"), "says 'latency'", "made of the ideal bytes"),
+        (s.cause_with_floors(dram="bytes_unique"), "says 'latency'", "made of the unique bytes"),
         (s.cause_without_dram, "should say 'misses'", "compare DRAM's bytes with the unique"),
         (s.cause_without_ideal, "should say 'passes'", "compare the unique bytes with the ideal"),
         (lambda row: "slow", "returned 'slow'; it takes one of", ""),
@@ -315,6 +326,25 @@ def test_odd_answers_get_a_sentence(question, odd):
     wrong = verdict(question, lambda *_: odd, seed=1)
     assert wrong is not None
     assert "returned" in wrong.sentence
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("digits", [None, 1, 2])
+def test_a_rounded_result_is_told(digits, seed):
+    def product_bound(*args):
+        intensity, bound = s.bound_by_ridge(*args)
+        return round(intensity, digits), bound
+
+    wrong = verdict("01.2", product_bound, seed)
+    assert wrong is not None
+    assert "its result is rounded" in wrong.means
+
+
+def test_the_models_of_a_cause_follow_the_page():
+    rng = random.Random(2)
+    for cause in ch01_cause.CAUSES * 100:
+        row = ch01_cause._made(cause, rng)
+        assert ch01_cause.by_floors(row, row.floors_us) == cause
 
 
 @pytest.mark.parametrize("question", RIGHT)

@@ -107,6 +107,8 @@ register(
         more_hints=(
             "Between two neighbouring steps there is a cut or none. There are few enough plans to "
             "try them all.",
+            "Give your count of bytes the two plans of the verdict. If it finds both numbers, the "
+            "search is wrong; if not, the count is.",
         ),
         grade=grade_fusion,
     )

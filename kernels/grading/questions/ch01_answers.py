@@ -55,6 +55,10 @@ def meaning(mistakes: Sequence[Mistake], told: Sequence[Told]) -> str:
     for means, formula in mistakes:
         if all(same(formula(*number.args), number.got) for number in told):
             return means
+    # A result that rounding takes to 0 tells nothing about the formula.
+    near = all(math.isclose(t.got, t.right, rel_tol=0.1) for t in told)
+    if near and any(all(same(round(t.right, n), t.got) for t in told) for n in range(7)):
+        return "The formula is right, and its result is rounded: return the number as it comes out."
     return ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import NamedTuple
 
 from kernels.grading.question import Attempt, Wrong
@@ -97,10 +98,49 @@ _BINDS = {
 }
 
 
-def _means(pairs: list[tuple[str, str]], right: str, told: str) -> str:
+def by_floors(row: Row, floors_us: dict[str, float]) -> str:
+    """The cause of a row by the page's rule, if these were its floors in µs."""
+    longest = max(floors_us, key=lambda name: floors_us[name])
+    # Between "about" and "far above": no row lies between.
+    if row.time_us > 1.6 * floors_us[longest]:
+        return "latency"
+    if longest != "DRAM":
+        return longest
+    if row.bytes_dram > 1.6 * row.bytes_unique:
+        return "misses"
+    return "passes" if row.bytes_unique > 1.6 * row.bytes_ideal else "roof"
+
+
+# What is wrong with the floors, and the cause that such floors give.
+FLOOR_MISTAKES: tuple[tuple[str, Callable[[Row], str]], ...] = (
+    (
+        "The units are mixed: bytes over bandwidth and FLOPs over peak are seconds, time_us and "
+        "launch_us are µs. A second is 1e6 µs.",
+        lambda row: by_floors(
+            row,
+            {n: t if n == "launches" else t / 1e6 for n, t in row.floors_us.items()},
+        ),
+    ),
+    (
+        "DRAM's floor is made of the ideal bytes: it is the time of the bytes that DRAM moved.",
+        lambda row: by_floors(row, row.floors_us | {"DRAM": row.bytes_ideal / row.bandwidth * 1e6}),
+    ),
+    (
+        "DRAM's floor is made of the unique bytes: it is the time of the bytes that DRAM moved.",
+        lambda row: by_floors(
+            row, row.floors_us | {"DRAM": row.bytes_unique / row.bandwidth * 1e6}
+        ),
+    ),
+)
+
+
+def _means(rows: list[Row], pairs: list[tuple[str, str]], right: str, told: str) -> str:
     said = {answer for _, answer in pairs}
     if len(said) == 1:
         return "You give the same cause for every row; they have different ones."
+    for means, model in FLOOR_MISTAKES:
+        if all(model(row) == answer for row, (_, answer) in zip(rows, pairs, strict=True)):
+            return means
     if all(cause == "latency" for cause, answer in pairs if cause != answer):
         return "The time itself is never looked at. " + _BINDS["latency"]
     if all(cause == "launches" for cause, answer in pairs if cause != answer):
@@ -133,6 +173,6 @@ def grade_cause(attempt: Attempt) -> None:
                 f"{attempt.name} says {told!r} and should say {cause!r}: {row.time_us:.1f} µs "
                 f"measured; floors in µs: {floors}; {row.bytes_ideal:,} ideal, "
                 f"{row.bytes_unique:,} unique and {row.bytes_dram:,} DRAM bytes.",
-                _means(verdicts, cause, told),
+                _means([row for _, row in made], verdicts, cause, told),
             )
     attempt.held.append(f"right for {len(made)} rows, four of each cause")

@@ -94,6 +94,28 @@ def _reads_again(chain: Chain, plan: Plan) -> int:
     return moved
 
 
+def _last_written(chain: Chain, plan: Plan) -> int:
+    """As if a kernel wrote the tensor of its last step, and no other."""
+    moved = 0
+    for kernel in chain.kernels(plan):
+        read: set[str] = set()
+        made: set[str] = set()
+        for reads, written in kernel:
+            read.update(set(reads) - made)
+            made.add(written)
+        moved += sum(chain.sizes[name] for name in read) + chain.sizes[kernel[-1][1]]
+    return moved
+
+
+def _own_read(chain: Chain, plan: Plan) -> int:
+    """As if a kernel loaded, once, what it made itself and reads."""
+    moved = played(chain, plan)
+    for kernel in chain.kernels(plan):
+        read = {name for reads, _ in kernel for name in reads}
+        moved += sum(chain.sizes[written] for _, written in kernel if written in read)
+    return moved
+
+
 def _no_results(chain: Chain, plan: Plan) -> int:
     """As if only the chain's last tensor had to be in memory at the end."""
     return played(Chain(chain.steps, chain.sizes, (chain.steps[-1][1],), 0), plan)
@@ -148,6 +170,17 @@ TELLING = (
         _no_results,
         parsed("x:a xa:b b:c cw:d dw:e eb:f", "x6 w2 a7 b3 c8 d4 e6 f1", "ef"),
     ),
+    Telling(
+        "A kernel may have to write several tensors: not its last one alone, but every one that a "
+        "later kernel reads, and every result.",
+        _last_written,
+        parsed("x:a x:b x:c ca:d d:e x:f", "x4 a2 b5 c8 d1 e5 f1", "bef"),
+    ),
+    Telling(
+        "What a kernel made itself is still in its registers: its later steps read it for nothing.",
+        _own_read,
+        parsed("xw:a x:b b:c c:d dx:e e:f", "x2 w2 a4 b5 c4 d2 e5 f3", "abf"),
+    ),
 )
 
 
@@ -196,6 +229,18 @@ def least(chain: Chain, count: Callable[[Chain, Plan], int]) -> list[Plan]:
     return [plan for plan, total in moved.items() if total == fewest]
 
 
+_CUTS = (
+    "These look like the places of the cuts. A plan is the lengths of its kernels: four steps cut "
+    "after the first and after the third are [1, 2, 1]."
+)
+
+
+def _are_cuts(plan: Plan, n_steps: int) -> bool:
+    """Whether numbers that are no plan could be where its kernels end: they grow, up to the end."""
+    grow = all(a < b for a, b in itertools.pairwise(plan))
+    return len(plan) > 1 and grow and plan[-1] <= n_steps != sum(plan)
+
+
 def _plan_of(attempt: Attempt, args: Sequence[Any], label: str) -> Plan:
     steps, _, _, most = args
     told = answered(attempt, *copy.deepcopy(args))
@@ -207,10 +252,14 @@ def _plan_of(attempt: Attempt, args: Sequence[Any], label: str) -> Plan:
     if any(length < 1 for length in plan):
         raise Wrong(f"{label} returned {list(plan)}: a kernel has one step at least.")
     if any(length > most for length in plan):
-        raise Wrong(f"{label} returned {list(plan)}: a kernel holds at most {most} steps.")
+        raise Wrong(
+            f"{label} returned {list(plan)}: a kernel holds at most {most} steps.",
+            _CUTS if _are_cuts(plan, len(steps)) else "",
+        )
     if sum(plan) != len(steps):
         raise Wrong(
-            f"{label} returned {list(plan)}, {sum(plan)} steps in all; the chain has {len(steps)}."
+            f"{label} returned {list(plan)}, {sum(plan)} steps in all; the chain has {len(steps)}.",
+            _CUTS if _are_cuts(plan, len(steps)) else "",
         )
     return plan
 

@@ -95,6 +95,10 @@ RATE_MISTAKES: tuple[Mistake, ...] = (
     ),
     ("That is the peak: left of the ridge memory lets through less.", lambda k, bw, peak: peak),
     (
+        "That is in TFLOP/s: with base units in, FLOPs a second come out.",
+        lambda *args: _flops(args[0]) / sum(_seconds(*args)) / 1e12,
+    ),
+    (
         "That is a rate of bytes: FLOPs a second are asked for.",
         lambda *args: _moved(args[0]) / sum(_seconds(*args)),
     ),
@@ -127,7 +131,17 @@ def grade_roofline(attempt: Attempt) -> None:
     for case in roofline_cases(random.Random(attempt.seed)):
         kernels, bandwidth, peak = case
         label = asked(attempt, case)
-        told = pair(answered(attempt, [*kernels], bandwidth, peak), label, "(seconds, flops_per_s)")
+        try:
+            result = answered(attempt, [*kernels], bandwidth, peak)
+        except Wrong as raised:
+            if not _flops(kernels):
+                raised.means = (
+                    f"All others were answered; the chain is {kernels} here. Copies compute "
+                    "nothing: their FLOPs are 0, and so is their rate. Nothing can be divided by "
+                    "either."
+                )
+            raise
+        told = pair(result, label, "(seconds, flops_per_s)")
         least = sum(
             max(Fraction(moved) / Fraction(bandwidth), Fraction(flops) / Fraction(peak))
             for flops, moved in kernels
