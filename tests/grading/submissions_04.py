@@ -124,6 +124,7 @@ __global__ void add(const float* x, const float* y, float* out, int n) {
     }
 }
 """,
+) | kernels(
     beyond=edited(ADD, ("i >= n", "i > n")),
     strict=edited(ADD, ("i >= n", "i >= n - 1")),
     unguarded=edited(ADD, (_GUARD, "")),
@@ -133,6 +134,15 @@ __global__ void add(const float* x, const float* y, float* out, int n) {
     twice=edited(ADD, (_SUM, "out[i] = 2 * x[i]; out[i] = x[i] + y[i];")),
     stored_twice=edited(ADD, (_SUM, "out[i] = x[i]; out[i] += y[i];")),
     half=edited(ADD, (_SUM, "out[i] = __half2float(__float2half(x[i])) + y[i];")),
+    spilt=edited(
+        ADD,
+        (
+            _SUM,
+            "float a = x[i], held[64]; "
+            "for (int k = 0; k < 64; k++) held[k * (n | 1) & 63] = a + k; "
+            "out[i] = held[0] + y[i];",
+        ),
+    ),
     chunks=r"""
 __global__ void add(const float* x, const float* y, float* out, int n) {
     int first = 4 * (blockIdx.x * blockDim.x + threadIdx.x);
@@ -179,6 +189,7 @@ __global__ void silu_mul(const float* a, const float* b, float* out, int n) {
     }
 }
 """,
+) | kernels(
     quotient=edited(SILU, (_SILU, "a[i] * (expf(a[i]) / (1.0f + expf(a[i]))) * b[i]")),
     no_b=edited(SILU, (" * b[i]", "")),
     sigmoid=edited(SILU, (_SILU, "1.0f / (1.0f + expf(-a[i])) * b[i]")),

@@ -69,6 +69,7 @@ __global__ void row_sum(const float* x, float* sums, int n_cols) {
     }
 }
 """,
+) | kernels(
     given=edited(SUM, (_STORE, "    part[threadIdx.x] = sum;\n"), (_STEP, _IN_BRANCH)),
     first_missing=edited(SUM, (_STORE, "    part[threadIdx.x] = sum;\n")),
     in_branch=edited(SUM, (_STEP, _IN_BRANCH)),
@@ -151,6 +152,7 @@ __global__ void inverse_rms(const float* x, float* out, int n_cols, float eps) {
         RMS,
         (_LAST, "    sum = 0;\n    for (int i = 0; i < n_warps; i++) sum += of_warp[i];\n"),
     ),
+) | kernels(
     tree=_TREE,
     half=edited(RMS, ("offset = 16", "offset = 8")),
     early=edited(RMS, ("offset > 0", "offset > 1")),
@@ -211,6 +213,7 @@ SCALES = kernels(
         ),
         ("weight[col];\n", "weight[col]; }\n"),
     ),
+) | kernels(
     given=edited(SCALE, ("int col", "int swap"), ("int row", "int col"), ("int swap", "int row")),
     no_inverse=edited(SCALE, (" * inverse[row]", "")),
     exchanged=edited(SCALE, ("inverse[row]", "inverse[col]"), ("weight[col]", "weight[row]")),
@@ -266,6 +269,7 @@ TURNS = kernels(
         ("tile[k][threadIdx.x] = x", "tile[threadIdx.x][k] = x"),
         ("= tile[threadIdx.x][k];", "= tile[k][threadIdx.x];"),
     ),
+) | kernels(
     naive=r"""
 __global__ void transpose(const float* x, float* y, int n_rows, int n_cols) {
     int col = blockIdx.x * 32 + threadIdx.x, row = blockIdx.y * 32 + threadIdx.y;

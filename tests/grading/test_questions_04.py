@@ -6,14 +6,17 @@ import pytest
 import torch
 
 from kernels.cuda import cuda
+from kernels.cuda.compile import no_compiler
 from kernels.grading import Result, check
-from kernels.grading.generate import ROOT
+from kernels.grading.generate import ROOT, exercise_of
 from kernels.grading.questions import ch04_ledger as ledger
 from kernels.grading.questions import ch04_predict as predict
 from tests.grading import submissions_04 as s
 from tests.grading import submissions_04_blocks as b
+from tests.grading.submissions_03 import add_with as triton_add
 from tests.grading.test_exercises import code_cells
 
+needs_nvrtc = pytest.mark.skipif(no_compiler() is not None, reason=f"{no_compiler()}")
 RIGHT = {
     "04.1": (s.sectors_by_set, s.sectors_by_counter, s.sectors_by_steps),
     "04.2": (s.costliest_by_lines, s.costliest_by_share, s.costliest_sorted),
@@ -118,7 +121,14 @@ def test_costliest_wrong(answer, message, means):
         (s.add_with("one_block"), "of block (0, 0, 0) stored to", "Two blocks meet"),
         (s.add_with("minus"), "should be", "taken away"),
         (s.add_with("x_again"), "should be", "x is added to itself"),
-        (s.add_with("half"), "should be", ""),
+        (s.add_with("half"), "should be", "through 16 bits"),
+        pytest.param(
+            s.add_with("spilt"),
+            "compiled for sm_75, spills",
+            "An array of a thread's own",
+            marks=needs_nvrtc,
+        ),
+        (triton_add(""), "launched element_kernel, which is written in Triton", "in CUDA C++"),
         (s.add_with("twice"), "x is read 2.0 times", ""),
         (s.add_with("stored_twice"), "the output is asked for", "stays in a register"),
         (s.add_with("chunks", 1024), "with 16.0 sectors a request", "share sectors"),
@@ -191,9 +201,39 @@ def test_a_launch_that_never_ends_names_the_line_of_the_kernel():
     fails(check("04.3", my_add, seed=1), message="line 5: the launch did not end within 6 s")
 
 
-def test_a_right_answer_compiles_for_two_cards_or_says_nothing_of_it():
-    from kernels.cuda.compile import no_compiler
+@needs_nvrtc
+def test_what_nvrtc_refuses_is_told():
+    refused = "#ifdef __CUDACC_RTC__\n#error refused\n#endif\n"
+    only_here = cuda(refused + s.ADD)
 
+    def my_add(x, y):
+        out, n = torch.empty_like(x), x.numel()
+        only_here.add[(n + 255) // 256, 256](x, y, out, n)
+        return out
+
+    result = check("04.3", my_add, seed=1)
+    fails(result, message="compiled for sm_75, does not compile", means="for a GPU NVRTC does")
+
+
+def test_what_is_given_of_a_string_of_cuda_stands_behind_its_marker():
+    source = """k = cuda(r\"\"\"
+    // ### BEGIN SOLUTION
+    right();
+    // ### GIVEN
+    // wrong();
+    // // a comment stays
+    // ### END SOLUTION
+    // ### BEGIN SOLUTION
+    all();
+    // ### END SOLUTION
+\"\"\")"""
+    cell = {"cell_type": "code", "id": "a", "metadata": {}, "source": source.splitlines(True)}
+    notebook = {"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    lines = "".join(exercise_of(notebook)["cells"][0]["source"]).splitlines()
+    assert lines[1:-1] == ["    wrong();", "    // a comment stays", "    #error your turn"]
+
+
+def test_a_right_answer_compiles_for_two_cards_or_says_nothing_of_it():
     result = check("04.3", s.add_with("right"), seed=1)
     told = any("compiles for sm_75 and sm_80" in held for held in result.held)
     assert told == (no_compiler() is None)

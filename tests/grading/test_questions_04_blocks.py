@@ -49,7 +49,7 @@ def test_row_sum_wrong(answer, message, means):
         (b.rms_with("root"), "should be", "1 / root"),
         (b.rms_with("plain"), "should be", "not their squares"),
         (b.rms_with("narrow"), "should be", "through 16 bits"),
-        (b.rms_with("neutral"), "should be", ""),
+        (b.rms_with("neutral"), "should be", "the neutral element of a sum is 0"),
         (lambda x, eps: torch.rsqrt((x * x).mean(-1) + eps), "PyTorch's", "a kernel of yours"),
     ],
 )
@@ -87,8 +87,8 @@ def test_scale_wrong(answer, message, means):
         ),
         (b.turn_with("no_barrier"), "with no barrier between", "stands a __syncthreads()"),
         (b.turn_with("straight"), "should be", "copied in its own order"),
-        (b.turn_with("one_guard"), "", ""),
-        (b.turn_with("stride"), "at index", ""),
+        (b.turn_with("one_guard"), "which no thread of the block has", "A tile at the edge"),
+        (b.turn_with("stride"), "at index", "A tile at the edge"),
         (b.turn_with("right", grid=lambda rows, cols: (1, -(-rows // 32))), "is nan", "tiles"),
         (lambda x: x.t().contiguous(), "PyTorch's clone", "a kernel of yours"),
         (

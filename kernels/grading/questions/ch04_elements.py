@@ -18,6 +18,7 @@ from kernels.grading.questions.ch04_models import (
     at_end,
     blocks_enough,
     explained,
+    nearly_right,
     right_in_cuda,
     unstored,
 )
@@ -68,13 +69,19 @@ def _add_models(case: Case) -> Iterator[tuple[str, Tensor]]:
     yield "x and y are multiplied.", x * y
 
 
+def _explain_add(runs: list[Run]) -> str:
+    if told := at_end(runs) or explained(runs, _add_models):
+        return told
+    if nearly_right(runs):
+        return "It is right to three digits: on its way a number went through 16 bits."
+    return ""
+
+
 def grade_add(attempt: Attempt) -> None:
     """Grade `my_add(x, y)`: both (n,) in fp32, their sum."""
     rng = random.Random(attempt.seed)
     cases = [_add_case(rng, n) for n in _sizes(rng)]
-    runs = right_in_cuda(
-        attempt, cases, lambda runs: at_end(runs) or explained(runs, _add_models), _GUARD
-    )
+    runs = right_in_cuda(attempt, cases, _explain_add, _GUARD)
     _elementwise(attempt, runs, ("x", "y"))
 
 

@@ -23,14 +23,20 @@ def right_in_cuda(
     cases: Sequence[Case],
     explain: Callable[[list[Run]], str],
     guard: str,
+    unread: str = "",
 ) -> list[Run]:
-    """Run all cases as `right_everywhere` does; add `guard` where a thread leaves its tensor."""
+    """Run all cases as `right_everywhere` does, and say more of two faults.
+
+    `guard` is added where a thread leaves its tensor, `unread` where it reads what nobody stored.
+    """
     limit_time(attempt)
     try:
         return right_everywhere(attempt, cases, explain)
     except Wrong as wrong:
         if "no guard stops" in wrong.means:
             wrong.means += f" {guard}"
+        if "has to be stored first" in wrong.means:
+            wrong.means = f"{wrong.means} {unread}".rstrip()
         raise
 
 

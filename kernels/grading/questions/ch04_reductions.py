@@ -152,8 +152,14 @@ def _rms_models(case: Case) -> Iterator[tuple[str, Tensor]]:
     yield "The mean is taken away first: that is LayerNorm's.", torch.rsqrt(deviation + eps)
     first = inverse_rms(x[:1], eps).expand(len(x))
     yield "Every block takes the first row: its row is blockIdx.x.", first
-    for what, total in _parts(x * x):
-        yield what, torch.rsqrt(total / x.shape[1] + eps)
+    for what, part in _parts(x * x):
+        yield what, torch.rsqrt(part / x.shape[1] + eps)
+    for warps in (1, 2, 4, 8, 16):
+        yield (
+            "Lanes without a warp's sum enter the last shuffles, each with 1: the neutral element "
+            "of a sum is 0.",
+            torch.rsqrt((total + 32 - warps) / x.shape[1] + eps),
+        )
 
 
 def _rms_case(rng: random.Random, rows: int, cols: int, eps: float) -> Case:

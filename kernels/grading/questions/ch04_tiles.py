@@ -78,7 +78,7 @@ def grade_transpose(attempt: Attempt) -> None:
     rng = random.Random(attempt.seed)
     shapes = [*_SHAPES, (96, 96), (rng.randrange(2, 40), rng.randrange(41, 80)), (130, 72)]
     cases = [_case(rng, *shape) for shape in shapes]
-    runs = right_in_cuda(attempt, cases, _explain, _GUARD)
+    runs = right_in_cuda(attempt, cases, _explain, _GUARD, _GUARD)
     for r in runs:
         if not r.output.is_contiguous():
             raise Wrong(
