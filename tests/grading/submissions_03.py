@@ -135,6 +135,8 @@ def sum_kernel(x_ptr, sum_ptr, n_cols, BLOCK: tl.constexpr, FAULT: tl.constexpr)
         x = tl.load(x_ptr + start + cols)
     elif FAULT == "ones":
         x = tl.load(x_ptr + start + cols, mask=mask, other=1.0)
+    elif FAULT == "no other":
+        x = tl.load(x_ptr + start + cols, mask=mask)
     else:
         x = tl.load(x_ptr + start + cols, mask=mask, other=0.0)
     if FAULT == "twice":
@@ -263,7 +265,12 @@ def normalize_kernel(x_ptr, y_ptr, n_cols, eps, BLOCK: tl.constexpr, FAULT: tl.c
     start = tl.program_id(0) * n_cols
     cols = tl.arange(0, BLOCK)
     mask = cols < n_cols
-    x = tl.load(x_ptr + start + cols, mask=mask, other=0.0).to(tl.float32)
+    if FAULT == "no other":
+        x = tl.load(x_ptr + start + cols, mask=mask)
+    else:
+        x = tl.load(x_ptr + start + cols, mask=mask, other=0.0)
+    if FAULT != "half":
+        x = x.to(tl.float32)
     count = BLOCK if FAULT == "block" else n_cols
     mean = tl.sum(x, axis=0) / count
     centred = x - mean if FAULT == "lanes" else tl.where(mask, x - mean, 0.0)
@@ -281,11 +288,11 @@ def normalize_kernel(x_ptr, y_ptr, n_cols, eps, BLOCK: tl.constexpr, FAULT: tl.c
     tl.store(y_ptr + start + cols, y.to(y_ptr.dtype.element_ty), mask=mask)
 
 
-def normalize_with(fault):
+def normalize_with(fault, block=None):
     def my_normalize(x, eps):
         rows, n_cols = x.shape
         y = torch.empty_like(x)
-        lanes = triton.next_power_of_2(n_cols)
+        lanes = block or triton.next_power_of_2(n_cols)
         normalize_kernel[(rows,)](x, y, n_cols, eps, BLOCK=lanes, FAULT=fault)
         return y
 

@@ -1,4 +1,4 @@
-"""Answers to 03.1 and 03.2: right ones written differently, and known-wrong ones."""
+"""Answers to 03.1, 03.2 and 03.9: right ones written differently, and known-wrong ones."""
 
 import triton
 
@@ -62,3 +62,49 @@ def cause_by_distinct_bytes(right, other):
     """Look for a second load in distinct bytes, where it leaves no trace."""
     told = cause_by_bytes(right, other)
     return "nothing" if told == "loads twice" else told
+
+
+def _shapes(n):
+    return [(rows, n // rows) for rows in range(1, n + 1) if n % rows == 0]
+
+
+def _tiles(shape, block):
+    return triton.cdiv(shape[0], block) * triton.cdiv(shape[1], block)
+
+
+def extremes_by_tiles(n, BLOCK):
+    return min(_shapes(n), key=lambda shape: _tiles(shape, BLOCK)), (1, n)
+
+
+def extremes_by_share(n, BLOCK):
+    def idle(shape):
+        lanes = _tiles(shape, BLOCK) * BLOCK * BLOCK
+        return 1 - n / lanes
+
+    shapes = _shapes(n)[::-1]
+    return [min(shapes, key=idle), max(shapes, key=idle)]
+
+
+def extremes_by_sorting(n, BLOCK):
+    shapes = sorted(_shapes(n), key=lambda shape: -(-shape[0] // BLOCK) * -(-shape[1] // BLOCK))
+    return shapes[0], shapes[-1]
+
+
+def extremes_near_a_square(n, BLOCK):
+    """Take the shape nearest to a square for the best: its edges may be just over a tile."""
+    return min(_shapes(n), key=lambda shape: abs(shape[0] - shape[1])), (1, n)
+
+
+def extremes_the_wrong_way_round(n, BLOCK):
+    return extremes_by_tiles(n, BLOCK)[::-1]
+
+
+def extremes_in_whole_blocks(n, BLOCK):
+    """Lose the elements that don't fill a row of tiles."""
+    return (BLOCK, n // BLOCK) if n > BLOCK else (1, n), (1, n)
+
+
+def extremes_with_two_rows(n, BLOCK):
+    """Take two rows for the thinnest matrix."""
+    shapes = _shapes(n)
+    return extremes_by_tiles(n, BLOCK)[0], shapes[min(1, len(shapes) - 1)]

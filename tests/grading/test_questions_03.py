@@ -9,6 +9,7 @@ import torch
 
 from kernels.grading import Result, check
 from kernels.grading.generate import ROOT
+from kernels.grading.questions.ch03_edges import counted_tiles, shapes_of, tiles
 from kernels.grading.questions.ch03_launches import _step, counted_launch
 from kernels.lab import traffic
 from tests.grading import submissions as s02
@@ -25,6 +26,7 @@ RIGHT = {
     "03.6": (s.transpose_with(""), s.transpose_with("", (16, 64)), s.turned),
     "03.7": (s.normalize_with(""), s.masked_square, s.two_rows),
     "03.8": (s02.with_fault(""), s02.masked_square, s02.two_rows),
+    "03.9": (launches.extremes_by_tiles, launches.extremes_by_share, launches.extremes_by_sorting),
 }
 
 
@@ -78,7 +80,7 @@ def test_launch_wrong(answer, means):
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (lambda n, b: n, "returned a int; it takes the tuple"),
+        (lambda n, b: n, "returned an int; it takes the tuple"),
         (lambda n, b: (10**30, 2, 3), "a number beyond 2**63 as programs"),
         (lambda n, b: ("1", 2, 3), "a str as programs"),
     ],
@@ -96,7 +98,7 @@ def test_launch_of_another_kind(answer, message):
         (lambda right, other: "nothing", "whose cause is 'grid too small'", "last program"),
         (lambda right, other: "grid too small", "whose cause is 'nothing'", "is no fault"),
         (lambda right, other: "slow", "returned 'slow'; a cause is one of", ""),
-        (lambda right, other: 3, "returned a int; a cause is one of", ""),
+        (lambda right, other: 3, "returned an int; a cause is one of", ""),
     ],
 )
 def test_cause_wrong(answer, message, means):
@@ -128,9 +130,9 @@ def test_copy_wrong(answer, message, means):
 @pytest.mark.parametrize(
     ("answer", "message", "means"),
     [
-        (s.add_with("lanes", s.rounded_down), "is nan", "triton.cdiv(n, BLOCK)"),
+        (s.add_with("lanes", s.rounded_down), "is nan", "How many programs does the grid have"),
         (s.add_with("lanes"), "index", "compare each lane's own offset"),
-        (s.add_with("", s.rounded_down), "is nan", "the last program is missing"),
+        (s.add_with("", s.rounded_down), "is nan", "no program has taken them"),
         (s.add_with("", s.one_program), "is nan", "Only the first 256 elements"),
         (s.add_with("x again"), "should be", "x is added to itself"),
         (s.add_with("minus"), "should be", "taken away"),
@@ -158,6 +160,7 @@ def test_add_wrong(answer, message, means):
         (s.sum_with("", fewer_rows=1), "is nan", "The last rows were never stored"),
         (s.sum_with("twice"), "x is read 2.0 times", "Each load asks memory again"),
         (s.sum_with("", dtype=torch.float16), "torch.float16, not torch.float32", ""),
+        (s.sum_with("no other"), "masked lanes enter the result", "that is other=0.0"),
         (lambda x: x.float().sum(-1), "PyTorch's sum", "a kernel of yours"),
         (lambda x: s.sum_with("")(x)[:, None], "the shape (4, 1), not (4,)", ""),
     ],
@@ -178,6 +181,14 @@ def test_row_sum_wrong(answer, message, means):
         (s.transpose_with("twice"), "x is read 2.0 times", "Each load asks memory again"),
         (lambda x: s.copy_with("")(x).t(), "the strides", "nothing was transposed"),
         (s.transpose_with("", (1, 0)), "for every row, column or element", "whole sectors"),
+        (s.transpose_with("", (8, 8)), "tiles of 16 by 16 take", "smaller than 16 by 16"),
+        (s.transpose_with("", (8, 64)), "(100, 1)", "smaller than 16 by 16"),
+        (s.transpose_with("", (64, 8)), "(1, 300)", "smaller than 16 by 16"),
+        (
+            lambda x: s.transpose_with("")(x).view(x.shape),
+            "the shape (1, 300), not (300, 1)",
+            "The output has the shape of x",
+        ),
         (s.transpose_with("", (0, 0)), "one program, whatever the shape", "share the work"),
         (lambda x: x.t().contiguous(), "PyTorch's clone", "a kernel of yours"),
         (lambda x: x, "should be", "copied in its own order"),
@@ -199,6 +210,9 @@ def test_transpose_wrong(answer, message, means):
         (s.normalize_with("mean"), "should be", "mean is not subtracted"),
         (s.normalize_with("eps"), "of shape (3, 1", "eps is not added"),
         (s.normalize_with("square root"), "should be", "not by its square root"),
+        (s.normalize_with("half"), "in fp16", "It is right in fp32"),
+        (s.normalize_with("", block=256), "(2, 1000)", "Only the first 256 columns"),
+        (s.normalize_with("no other"), "masked lanes enter the result", "that is other=0.0"),
         (lambda x, eps: x / 2, "should be", ""),
     ],
 )
@@ -219,6 +233,42 @@ def test_layer_norm_wrong(answer, message, means):
     fails(check("03.8", answer, seed=1), message=message, means=means)
 
 
+@pytest.mark.parametrize(
+    ("answer", "message", "means"),
+    [
+        (launches.extremes_near_a_square, "(1122, 32): (33, 34)", "nearest to a square"),
+        (launches.extremes_the_wrong_way_round, "(1, 4096)", "one row or one column of lanes"),
+        (launches.extremes_in_whole_blocks, "1,120 elements, not 1,122", "n_rows divides n"),
+        (launches.extremes_with_two_rows, "masks the most lanes", "as thin as can be"),
+        (lambda n, b: (launches.extremes_by_tiles(n, b)[0],) * 2, "most", "fewest lanes: the sec"),
+        (lambda n, b: ((n, 1.0), (n, 1)), "a float 1.0; n_cols of best is an int", "/ makes"),
+        (lambda n, b: (1, n), "for best, returned an int", ""),
+        (lambda n, b: ((-1, -n), (1, n)), "(-1, -4096) as best", ""),
+    ],
+)
+def test_extremes_wrong(answer, message, means):
+    fails(check("03.9", answer, seed=1), message=message, means=means)
+
+
+@pytest.mark.parametrize(("shape", "block"), [((1, 1), 16), ((33, 34), 32), ((22, 51), 32)])
+def test_tiles_are_those_that_a_launch_counts(page, shape, block):
+    programs, masked = counted_tiles(shape, block)
+    assert programs == tiles(shape, block)
+    assert masked == 2 * (programs * block**2 - shape[0] * shape[1])
+    (step,) = traffic.count(page["launch_negate"], *shape, block)
+    assert (step.programs, step.masked_lanes) == (programs, masked)
+
+
+def test_shapes_of_have_all_the_elements():
+    assert shapes_of(12) == [(1, 12), (2, 6), (3, 4), (4, 3), (6, 2), (12, 1)]
+    assert shapes_of(1) == [(1, 1)]
+
+
+def test_a_load_with_its_mask_alone_passes_where_the_lanes_are_masked_again():
+    # Its other is left open too, and no masked lane reaches a sum.
+    assert check("03.5", s.tiled_sum, seed=1).passed
+
+
 @pytest.mark.parametrize("question", RIGHT)
 def test_a_check_takes_less_than_five_seconds(question):
     def seconds() -> float:
@@ -233,11 +283,11 @@ def test_a_check_takes_less_than_five_seconds(question):
 
 @pytest.fixture(scope="module")
 def page():
-    """The names that the exercise's own cells of 03.1 and 03.2 define."""
+    """The names that the exercise's own cells of 03.1, 03.2 and 03.9 define."""
     path = ROOT / "exercises" / "03_first_kernels.ipynb"
     names = {}
     for cell_id, source in code_cells(path):
-        if cell_id in ("imports", "q1-kernel", "q2-kernel"):
+        if cell_id in ("imports", "q1-kernel", "q2-kernel", "q9-kernel"):
             name = f"{path}:{cell_id} of the page"
             linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
             exec(compile(source, name, "exec"), names)

@@ -3,6 +3,7 @@
 from kernels.grading.question import Question, register
 from kernels.grading.questions.ch02_layer_norm import SPEED as LAYER_NORM_SPEED
 from kernels.grading.questions.ch02_layer_norm import grade_layer_norm
+from kernels.grading.questions.ch03_edges import grade_extremes
 from kernels.grading.questions.ch03_elements import ADD_SPEED, COPY_SPEED, grade_add, grade_copy
 from kernels.grading.questions.ch03_launches import grade_cause, grade_launch
 from kernels.grading.questions.ch03_norms import SPEED, grade_fused_passes
@@ -30,7 +31,7 @@ register(
     Question(
         id="03.2",
         title="What the ledger tells",
-        kind="explain",
+        kind="read",
         points=2,
         takes="cause(right, other)",
         hint="Write down for each fault which numbers of the ledger change, and which stay.",
@@ -61,7 +62,8 @@ register(
         kind="fix",
         points=2,
         takes="my_add(x, y)",
-        hint="How many programs run for n = 1, and which elements does program 1 load?",
+        hint="How many programs run for n = 1? And for n = 600: which elements does program 2 "
+        "load, and which of its lanes does the mask leave on?",
         more_hints=("One fault hides the other: mend the grid, and the mask shows.",),
         grade=grade_add,
         speed=ADD_SPEED,
@@ -122,5 +124,21 @@ register(
         more_hints=("Which value does x - mean have in a masked lane?",),
         grade=grade_layer_norm,
         speed=LAYER_NORM_SPEED,
+    )
+)
+register(
+    Question(
+        id="03.9",
+        title="Same bytes, other lanes",
+        kind="explain",
+        points=2,
+        takes="extremes(n, BLOCK)",
+        hint="Bytes count elements, lanes count tiles. How many tiles does a matrix of one row "
+        "take, and how many one of 33 rows with BLOCK = 32?",
+        more_hints=(
+            "List every shape first: n_rows runs over the divisors of n.",
+            "A launch has 2 * tiles * BLOCK * BLOCK lanes, and 2 * n of them are switched on.",
+        ),
+        grade=grade_extremes,
     )
 )

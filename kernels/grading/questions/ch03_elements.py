@@ -31,6 +31,11 @@ _END = (
     "Only elements at the end were never stored: the last program is missing, or its mask is too "
     "strict. The grid takes triton.cdiv(n, BLOCK), which rounds up, and the mask offsets < n."
 )
+# A question that hands out the two faults leaves the cure to its reader.
+_END_OF_ADD = (
+    "Only elements at the end were never stored: no program has taken them, or its mask has "
+    "switched them off. How many programs does the grid have for that n, and what does each cover?"
+)
 _DTYPES = (torch.float32, torch.float16)
 
 
@@ -38,7 +43,7 @@ def _sizes(rng: random.Random) -> list[int]:
     return [1, 1000, 1024, 1025, rng.randrange(2, 64), rng.randrange(1026, 4000)]
 
 
-def _at_end(runs: list[Run]) -> str:
+def _at_end(runs: list[Run], end: str = _END) -> str:
     """What elements that are missing at the end say, or "" if something else is wrong."""
     if not only_end_missing(runs):
         return ""
@@ -48,7 +53,7 @@ def _at_end(runs: list[Run]) -> str:
             f"Only the first {stored.pop()} elements were stored, whatever n is: one program ran. "
             "The grid takes a program for every block."
         )
-    return _END
+    return end
 
 
 def _wide(rng: random.Random) -> int:
@@ -117,7 +122,7 @@ def _add_models(case: Case) -> Iterator[tuple[str, Tensor]]:
 
 
 def _explain_add(runs: list[Run]) -> str:
-    return _at_end(runs) or recognised(runs, _add_models)
+    return _at_end(runs, _END_OF_ADD) or recognised(runs, _add_models)
 
 
 def grade_add(attempt: Attempt) -> None:

@@ -11,6 +11,7 @@ import triton.language as tl
 
 from kernels.grading.checks import call
 from kernels.grading.question import Attempt, NotAnswered, Wrong
+from kernels.grading.questions.ch01_answers import kind
 from kernels.grading.questions.ch03_models import drawn, whole_number
 from kernels.lab import traffic
 from kernels.lab.ledger import Step
@@ -100,9 +101,9 @@ def grade_launch(attempt: Attempt) -> None:
             raise NotAnswered
         sentence = f"{attempt.name}({n}, {size})"
         if type(told) not in (tuple, list) or len(told) != 3:
-            got = f"a {type(told).__name__}"
             raise Wrong(
-                f"{sentence} returned {got}; it takes the tuple (programs, lanes, masked_lanes)."
+                f"{sentence} returned {kind(told)}; it takes the tuple "
+                "(programs, lanes, masked_lanes)."
             )
         names = ("programs", "lanes", "masked_lanes")
         for name, value, right, mistakes in zip(
@@ -180,7 +181,7 @@ def grade_cause(attempt: Attempt) -> None:
             raise NotAnswered
         known = ", ".join(repr(name) for name in CAUSES)
         if type(told) is not str or told not in CAUSES:
-            got = repr(told[:40]) if type(told) is str else f"a {type(told).__name__}"
+            got = repr(told[:40]) if type(told) is str else kind(told)
             raise Wrong(f"{attempt.name} returned {got}; a cause is one of {known}.")
         if told != cause:
             raise Wrong(

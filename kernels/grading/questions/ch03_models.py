@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+import triton.language as tl
+from triton.runtime.interpreter import TensorHandle
 
-from kernels.grading.checks import Case, Run, right_everywhere
+from kernels.grading.checks import Case, Run, right_everywhere, run
 from kernels.grading.compare import relative_error
 from kernels.grading.question import Attempt, NotAnswered, Wrong
+from kernels.grading.questions.ch01_answers import kind
+from kernels.launch.builder import MendedBuilder
 from kernels.registry import Tolerance
 
 Tensor = torch.Tensor
@@ -80,13 +86,57 @@ def right_or_told(
         raise
 
 
+@contextlib.contextmanager
+def _nan_without_other() -> Iterator[None]:
+    """Let masked lanes hold NaN, interpreted, where a load of floats names no `other`."""
+    as_written = MendedBuilder.create_masked_load
+    # The interpreter keeps bf16 as its bits.
+    nans = {
+        tl.float32: np.array(np.nan, np.float32),
+        tl.float16: np.array(np.nan, np.float16),
+        tl.bfloat16: np.array(0x7FC0, np.uint16),
+    }
+
+    def load(self: Any, ptrs: Any, mask: Any, other: Any, *more: Any) -> Any:
+        element = ptrs.get_element_ty()
+        if other is None and element in nans:
+            other = TensorHandle(nans[element], element)
+        return as_written(self, ptrs, mask, other, *more)
+
+    MendedBuilder.create_masked_load = load  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        MendedBuilder.create_masked_load = as_written  # type: ignore[method-assign]
+
+
+def masked_lanes_named(attempt: Attempt, runs: Sequence[Run]) -> None:
+    """`Wrong` if a result depends on a masked lane whose load names no value for it.
+
+    `runs` are right ones. Those whose rows leave lanes over run again, with NaN in such lanes.
+    """
+    ragged = [r.case for r in runs if r.case.x.shape[-1] & (r.case.x.shape[-1] - 1)]
+    for case in ragged[:2]:
+        with _nan_without_other():
+            again = run(attempt, case)
+        if again.fault is not None:
+            raise Wrong(
+                f"{attempt.name} on {case}: masked lanes enter the result, and their load names no "
+                "other= for them.",
+                "Triton doesn't say what a masked lane holds then. Today it happens to be 0; with "
+                "nan in its place the result is wrong. Give the load the value that changes "
+                "nothing: of a sum that is other=0.0.",
+            )
+    attempt.held.append("no result depends on a masked lane that has no value")
+
+
 def whole_number(told: Any, asked: str, what: str) -> int:
     """Return `told` if it is an int; `Wrong`, with the question `asked`, if it is anything else."""
     if told is None or told is ...:
         raise NotAnswered
     if type(told) is int and abs(told) < 2**63:
         return told
-    shown = f"the float {told!r}" if type(told) is float else f"a {type(told).__name__}"
+    shown = f"the float {told!r}" if type(told) is float else kind(told)
     if type(told) is int:
         shown = "a number beyond 2**63"
     means = "A division with / makes a float." if type(told) is float else ""

@@ -12,7 +12,13 @@ import triton
 from kernels.grading.checks import Case, Run, computed_by_kernels, reads_once, within_bytes
 from kernels.grading.hardware import compiles
 from kernels.grading.question import Attempt, Wrong
-from kernels.grading.questions.ch03_models import Tensor, drawn, recognised, right_or_told
+from kernels.grading.questions.ch03_models import (
+    Tensor,
+    drawn,
+    masked_lanes_named,
+    recognised,
+    right_or_told,
+)
 from kernels.grading.speed import Speed
 from kernels.registry import Tolerance
 
@@ -49,6 +55,7 @@ def _models(case: Case) -> Iterator[tuple[str, Tensor]]:
     yield divided, made(squares / block)
     yield divided, made(low_squares / block, low)
     yield divided, made(low_squares / n, low)
+    yield from _first_block_alone(x, eps)
     yield "eps is not added to the variance.", made(squares / n - eps)
     yield "eps is not the one given.", made(squares / n - eps + 1e-5)
     yield "The mean is not subtracted.", made(squares / n, torch.zeros_like(mean))
@@ -58,6 +65,24 @@ def _models(case: Case) -> Iterator[tuple[str, Tensor]]:
     )
     if n > 1:
         yield "The variance is divided by N - 1, not by N.", made(squares / (n - 1))
+
+
+def _first_block_alone(x: Tensor, eps: float) -> Iterator[tuple[str, Tensor]]:
+    """What a block narrower than the row gives: x (rows, cols) in float64, NaN beyond the block."""
+    n = x.shape[-1]
+    for width in (2**power for power in range(4, 12)):
+        if width >= n:
+            return
+        block = x[:, :width]
+        centred = block - block.sum(-1, keepdim=True) / n
+        variance = (centred**2).sum(-1, keepdim=True) / n
+        model = torch.full_like(x, torch.nan)
+        model[:, :width] = centred / torch.sqrt(variance + eps)
+        yield (
+            f"Only the first {width} columns are summed and stored: the row is wider than the "
+            "block. BLOCK takes triton.next_power_of_2(n_cols).",
+            model,
+        )
 
 
 def _explain(runs: list[Run]) -> str:
@@ -82,6 +107,8 @@ def _cases(seed: int) -> list[Case]:
     cases = [_case(rng, *s, d, 2.0) for s in shapes for d in (torch.float32, torch.float16)]
     cases.append(_case(rng, 2, 128, torch.float32, 2.0, eps=0.5))
     far = ((3, 17), (2, 1000), (2, 64))
+    # 16 bits can't tell values near 3000 apart.
+    cases += [_case(rng, *shape, torch.float16, 30.0) for shape in far]
     return cases + [_case(rng, *shape, torch.float32, 3000.0) for shape in far]
 
 
@@ -108,6 +135,7 @@ def grade_fused_passes(attempt: Attempt) -> None:
     _fused(attempt, runs)
     reads_once(attempt, runs, "x")
     within_bytes(attempt, runs, lambda c: 2 * c.x.numel() * c.x.itemsize, "x read, y written")
+    masked_lanes_named(attempt, runs)
     compiles(attempt, (r.case for r in runs))
 
 

@@ -16,6 +16,7 @@ from kernels.grading.questions.ch03_models import (
     EXACT,
     Tensor,
     drawn,
+    masked_lanes_named,
     only_end_missing,
     recognised,
     right_or_told,
@@ -101,6 +102,7 @@ def grade_row_sum(attempt: Attempt) -> None:
         return case.x.numel() * case.x.itemsize + 4 * len(case.x)
 
     within_bytes(attempt, runs, ideal, "x read, a sum a row written")
+    masked_lanes_named(attempt, runs)
     compiles(attempt, (r.case for r in runs))
 
 
@@ -111,6 +113,12 @@ _TILE_SHAPES = ((32, 32), (64, 64), (1, 300), (100, 1), (33, 17), (120, 40))
 _TILE_MASKS = (
     "A tile has two edges: the mask takes (rows < n_rows)[:, None] & (cols < n_cols)[None, :]. A "
     "row of x has n_cols elements, a row of the output n_rows."
+)
+
+
+_SHAPE_OF_X = (
+    "The output has the shape of x. It takes that of the transpose: torch.empty((cols, rows), "
+    "dtype=x.dtype, device=x.device)."
 )
 
 
@@ -156,6 +164,9 @@ def _explain_tile(runs: list[Run]) -> str:
     if told := recognised(runs, _tile_models):
         return told
     failed = [r for r in runs if r.fault is not None]
+    if any(not r.wrong.numel() for r in failed):
+        like_x = all(getattr(r.output, "shape", None) == r.case.x.shape for r in failed)
+        return _SHAPE_OF_X if like_x else ""
     if failed and all(r.case.x.shape[0] != r.case.x.shape[1] for r in failed):
         return (
             "It is right where x is square: the row stride of x is n_cols, that of the output is "
@@ -187,8 +198,8 @@ def grade_transpose(attempt: Attempt) -> None:
     computed_by_kernels(attempt, runs, launches=1)
     reads_once(attempt, runs, "x")
     within_bytes(attempt, runs, lambda c: 2 * c.x.numel() * c.x.itemsize, "x read, y written")
-    compiles(attempt, (r.case for r in runs))
     _needs_tiles(attempt, runs)
+    compiles(attempt, (r.case for r in runs))
 
 
 TRANSPOSE_SPEED = Speed(
@@ -197,7 +208,7 @@ TRANSPOSE_SPEED = Speed(
 
 
 def _needs_tiles(attempt: Attempt, runs: list[Run]) -> None:
-    """`Wrong` if a program covers no tile: one row, one column, one element or all of x."""
+    """`Wrong` if a program covers less than 16 rows of 16 elements, or all of x."""
     programs = [(math.prod(r.launches.seen[0].grid), *r.case.x.shape) for r in runs]
     if all(count == 1 for count, _, _ in programs):
         raise Wrong(
@@ -210,4 +221,13 @@ def _needs_tiles(attempt: Attempt, runs: list[Run]) -> None:
             "Of rows and columns, one is contiguous in x and the other in the output. A tile of "
             "both, 16 by 16 or more, uses whole sectors on both sides.",
         )
-    attempt.held.append("each program covers a tile")
+    for r, (count, rows, cols) in zip(runs, programs, strict=True):
+        most = math.ceil(rows / 16) * math.ceil(cols / 16)
+        if count > most:
+            raise Wrong(
+                f"{attempt.name} launches {count:,} programs on {r.case}; tiles of 16 by 16 take "
+                f"{most:,}.",
+                "The tile is smaller than 16 by 16 along one edge or both. In fp16, 16 elements "
+                "are one sector of 32 bytes: a shorter edge uses parts of sectors.",
+            )
+    attempt.held.append("each program covers a tile of 16 by 16 or more")
