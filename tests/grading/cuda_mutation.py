@@ -14,7 +14,7 @@ _FUNCTION = re.compile(r"__(?:global|device)__\s+(?:[\w*]+\s+)+(\w+)\s*\(")
 _MACRO = re.compile(r"#define (\w+) .*")
 
 
-def merged(sources: Sequence[str], time_limit_s: float = 2.0) -> list[Any]:
+def merged(sources: Sequence[str], time_limit_s: float = 20.0) -> list[Any]:
     """For each source something with its kernels as attributes, like the module of it alone."""
     texts, names = [], []
     for number, source in enumerate(sources):

@@ -20,9 +20,9 @@ def edited(source, *edits):
     return source
 
 
-def kernels(**sources):
+def kernels(time_limit_s=20.0, **sources):
     """The kernels of each source, by its name."""
-    return dict(zip(sources, merged(list(sources.values())), strict=True))
+    return dict(zip(sources, merged(list(sources.values()), time_limit_s), strict=True))
 
 
 # 04.1, 04.2 and 04.8: right answers in Python.

@@ -33,27 +33,28 @@ _IN_BRANCH = """        if (threadIdx.x < half) {
         }
 """
 _LOOP = SUM[SUM.index("    for (int half") : SUM.index("    if (threadIdx.x == 0)")]
-SUMS = kernels(
-    right=SUM,
-    held=edited(
-        SUM,
-        (
-            _STEP,
-            """        if (threadIdx.x < half) sum += part[threadIdx.x + half];
+SUMS = (
+    kernels(
+        right=SUM,
+        held=edited(
+            SUM,
+            (
+                _STEP,
+                """        if (threadIdx.x < half) sum += part[threadIdx.x + half];
         __syncthreads();
         if (threadIdx.x < half) part[threadIdx.x] = sum;
         __syncthreads();
 """,
+            ),
         ),
-    ),
-    serial=edited(
-        SUM,
-        (
-            _LOOP,
-            "    if (threadIdx.x == 0) for (int i = 1; i < THREADS; i++) part[0] += part[i];\n",
+        serial=edited(
+            SUM,
+            (
+                _LOOP,
+                "    if (threadIdx.x == 0) for (int i = 1; i < THREADS; i++) part[0] += part[i];\n",
+            ),
         ),
-    ),
-    warp=r"""
+        warp=r"""
 __global__ void row_sum(const float* x, float* sums, int n_cols) {
     __shared__ float of_warp[8];
     float sum = 0;
@@ -69,31 +70,36 @@ __global__ void row_sum(const float* x, float* sums, int n_cols) {
     }
 }
 """,
-) | kernels(
-    given=edited(SUM, (_STORE, "    part[threadIdx.x] = sum;\n"), (_STEP, _IN_BRANCH)),
-    first_missing=edited(SUM, (_STORE, "    part[threadIdx.x] = sum;\n")),
-    in_branch=edited(SUM, (_STEP, _IN_BRANCH)),
-    none_in_loop=edited(SUM, (_STEP, _STEP.split("\n")[0] + "\n")),
-    half_loop=edited(SUM, ("half > 0", "half > 1")),
-    low_loop=edited(SUM, ("THREADS / 2", "THREADS / 4")),
-    no_tree=edited(SUM, (_LOOP, "")),
-    overlapping=edited(SUM, ("blockIdx.x * n_cols", "blockIdx.x")),
-    first_row=edited(SUM, (" + blockIdx.x * n_cols", "")),
-    mean=edited(SUM, ("= part[0];", "= part[0] / n_cols;")),
-    interleaved=edited(
-        SUM,
-        (
-            _LOOP,
-            """    for (int step = 1; step < THREADS; step *= 2) {
+    )
+    | kernels(
+        given=edited(SUM, (_STORE, "    part[threadIdx.x] = sum;\n"), (_STEP, _IN_BRANCH)),
+        first_missing=edited(SUM, (_STORE, "    part[threadIdx.x] = sum;\n")),
+        in_branch=edited(SUM, (_STEP, _IN_BRANCH)),
+        none_in_loop=edited(SUM, (_STEP, _STEP.split("\n")[0] + "\n")),
+        half_loop=edited(SUM, ("half > 0", "half > 1")),
+        low_loop=edited(SUM, ("THREADS / 2", "THREADS / 4")),
+        no_tree=edited(SUM, (_LOOP, "")),
+        overlapping=edited(SUM, ("blockIdx.x * n_cols", "blockIdx.x")),
+        first_row=edited(SUM, (" + blockIdx.x * n_cols", "")),
+        mean=edited(SUM, ("= part[0];", "= part[0] / n_cols;")),
+        interleaved=edited(
+            SUM,
+            (
+                _LOOP,
+                """    for (int step = 1; step < THREADS; step *= 2) {
         int i = 2 * step * threadIdx.x;
         if (i < THREADS) part[i] += part[i + step];
         __syncthreads();
     }
 """,
+            ),
         ),
-    ),
-    beyond=edited(SUM, ("col < n_cols", "col <= n_cols")),
-    endless=edited(SUM, ("half /= 2", "half /= 1")),
+        beyond=edited(SUM, ("col < n_cols", "col <= n_cols")),
+    )
+    | kernels(
+        time_limit_s=2.0,
+        endless=edited(SUM, ("half /= 2", "half /= 1")),
+    )
 )
 
 

@@ -35,7 +35,7 @@ def test_mutants_are_caught(question):
     assert len(made) >= 8
     lived = [
         mutant.told
-        for mutant, kernels in zip(made, merged([m.source for m in made]), strict=True)
+        for mutant, kernels in zip(made, merged([m.source for m in made], 2.0), strict=True)
         if check(question, answer_of(asked, name, kernels), seed=1).passed
     ]
     unknown = [told for told in lived if told not in SAME]
