@@ -33,7 +33,13 @@ def row_kernel(
         variance = variance * n_cols / tl.maximum(n_cols - 1, 1)
     if FAULT == "eps":
         eps = 1e-5
+    if FAULT == "sum":
+        variance = variance * n_cols
     y = centred * tl.rsqrt(variance + eps)
+    if FAULT == "no root":
+        y = centred
+    if FAULT == "eps outside":
+        y = centred / (tl.sqrt(variance) + eps)
     if FAULT == "nan":
         y = y + tl.sqrt(-1.0 - mean * mean)
     y *= tl.load(weight_ptr + cols, mask=mask, other=0.0).to(tl.float32)

@@ -33,6 +33,36 @@ def saved_by_kinds(ledger, first, last, keeps, *, later=True, kept=True, once=Tr
     return before - after
 
 
+def saved_by_slice(ledger, first, last, keeps):
+    """A slice that ends before the last step, and what is read later from behind it."""
+    group, later = ledger.steps[first:last], ledger.steps[last + 1 :]
+    touched = [t for step in group for t in step.tensors]
+    made = {t.tensor: t.write_unique for t in touched if t.write_unique}
+    inputs = {t.tensor: t.read_unique for t in touched if t.tensor not in made}
+    needed = {t.tensor for step in later for t in step.tensors if t.read_unique} | set(keeps)
+    before = sum(t.read_unique + t.write_unique for t in touched)
+    return before - sum(inputs.values()) - sum(made[name] for name in needed & set(made))
+
+
+def saved_of_made(writes):
+    """All that moves of the tensors that the group makes: their reads, or their writes too."""
+
+    def saved(ledger, first, last, keeps):
+        touched = [t for step in ledger.steps[first : last + 1] for t in step.tensors]
+        made = {t.tensor for t in touched if t.write_unique}
+        return sum(
+            t.read_unique + (t.write_unique if writes else 0) for t in touched if t.tensor in made
+        )
+
+    return saved
+
+
+def saved_if_unread(ledger, first, last, keeps):
+    """A tensor counts as needed wherever it is read, in the group too."""
+    wanted = {t.tensor for s in ledger.steps[first:] for t in s.tensors if t.read_unique}
+    return saved_by_kinds(ledger, first, last, (*keeps, *wanted))
+
+
 def saved_in_registers(ledger, first, last, keeps):
     """Walk the steps with a set of what is in registers."""
     registers, written_by, total = set(), {}, 0

@@ -41,6 +41,13 @@ def test_bytes_right(answer):
         (lambda r, c, s: _right(r, c, s) + 4 * r * c, "square reads centred twice"),
         (lambda r, c, s: 2 * (r + 1) * c * s, "That is the ideal"),
         (lambda r, c, s: _right(r, c, s) / 1, "float"),
+        (lambda r, c, s: _right(r, c, s) - 16 * r, "That is 16 bytes too few for each row. A ten"),
+        (lambda r, c, s: _right(r, c, s) + c * s, "4 bytes too many for each column. Bytes"),
+        (
+            lambda r, c, s: 60 * r * c + 28 * r + 2 * c * s,
+            "12 bytes too many for each element of x, and 4 bytes too few for each row.",
+        ),
+        (lambda r, c, s: _right(r, c, s) + 1, ""),
     ],
 )
 def test_bytes_wrong(formula, means):
@@ -67,6 +74,9 @@ def test_layer_norm_right(answer):
         (s.with_fault("one pass"), "mean near 1000", "E[x²] - E[x]²"),
         (s.with_fault("unbiased"), "should be", "divided by N - 1"),
         (s.with_fault("eps"), "(2, 128)", "eps is not used"),
+        (s.with_fault("sum"), "should be", "not divided by the number of columns"),
+        (s.with_fault("no root"), "should be", "not divided by the root of the variance"),
+        (s.with_fault("eps outside"), "should be", "it belongs under it"),
         (s.with_fault("half"), "should be", "do the arithmetic in fp32"),
         (s.with_fault("nan"), "y[0, 0] is nan", "root of a negative number"),
         (s.with_fault("shifted"), "a store at index 256", "reaches past its tensor"),
@@ -85,7 +95,7 @@ def test_layer_norm_right(answer):
         (s.zeroed_first, "ran PyTorch operators: zero", "torch.empty_like"),
         (s.two_launches, "2 launches (row_kernel, copy_kernel)", ""),
         (s.AlwaysEqual(), "returned a AlwaysEqual, not a torch.Tensor", ""),
-        (lambda x, w, b, eps: x, "should be", ""),
+        (lambda x, w, b, eps: x, "should be", "What comes back is x itself"),
         (lambda x, w, b, eps: x[:1], "(4, 64) in fp32: it returned the shape (1, 64)", ""),
         (lambda x: x, "raised TypeError", ""),
     ],

@@ -74,8 +74,8 @@ register(
         kind="optimise",
         points=3,
         takes="lean_layer_norm(x, weight, bias, eps)",
-        hint="One operator gives both statistics. Then (x - mean) · inv_std is shift + x · "
-        "inv_std, with a shift that has one number a row.",
+        hint="One operator gives both statistics. What is left to do with a row is to multiply it "
+        "by one number and to add another: which two?",
         grade=grade_eager,
         more_hints=(
             "torch.addcmul(a, b, c) is a + b · c, with broadcasting: it serves twice.",

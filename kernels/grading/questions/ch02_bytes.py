@@ -132,12 +132,40 @@ def grade_bytes(attempt: Attempt) -> None:
         attempt.held.append(f"equal to the ledger in {dtype_name(dtype)}, at {len(shapes)} shapes")
 
 
+def _spread(off: int, rows: int, cols: int) -> str:
+    """In words, the bytes too many for each element, row and column; "" if they are no such sum."""
+    if min(rows, cols) < 900:  # in a small shape the three can be mistaken for one another
+        return ""
+    fits = []
+    for element in range(-64, 65, 2):
+        rest = off - element * rows * cols
+        for row in range(-128, 129, 2):
+            column, odd = divmod(rest - row * rows, cols)
+            if not odd and abs(column) <= 16:
+                fits.append((element, row, column))
+    if not fits:
+        return ""
+    element, row, column = min(fits, key=lambda fit: abs(fit[1]) + abs(fit[2]))
+    parts = [
+        f"{abs(number)} bytes too {'many' if number > 0 else 'few'} for each {what}"
+        for number, what in ((element, "element of x"), (row, "row"), (column, "column"))
+        if number
+    ]
+    where = {
+        (True, False): " A tensor of shape (rows, 1) takes 4 bytes a row each time that an "
+        "operator reads it, and 4 where it is written.",
+        (False, True): " Bytes for each column are those of weight and bias.",
+    }.get((not element and not column, not element and not row), "")
+    return f"That is {', and '.join(parts)}.{where}"
+
+
 def _wrong_bytes(asked: str, told: int, counted: int, args: tuple[int, int, int]) -> Wrong:
     if abs(told) >= 2**63:  # Python refuses to print the largest of these
         return Wrong(f"{asked} is beyond 2**63; the ledger counted {counted:,} bytes.")
     off = abs(told - counted)
     less = "less" if told < counted else "more"
     means = next((what for what, wrong in _BYTE_MISTAKES if wrong(*args) == told), "")
+    means = means or _spread(told - counted, *args[:2])
     return Wrong(
         f"{asked} is {told:,}; the ledger counted {counted:,} bytes, you have {off:,} {less}.",
         means,

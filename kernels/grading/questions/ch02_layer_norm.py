@@ -67,6 +67,19 @@ def _known_faults(case: Case) -> list[tuple[str, Tensor]]:
             "The centred values are divided by the variance, not by its square root.",
             (x - mean) / (squares / n + eps) * weight + bias,
         ),
+        (
+            "The sum of the squared distances is not divided by the number of columns.",
+            made(squares),
+        ),
+        (
+            "eps is added to the root; it belongs under it.",
+            (x - mean) / (torch.sqrt(squares / n) + eps) * weight + bias,
+        ),
+        (
+            "The centred values are not divided by the root of the variance.",
+            (x - mean) * weight + bias,
+        ),
+        ("What comes back is x itself.", x),
         ("The mean is not subtracted.", made(squares / n, torch.zeros_like(mean))),
         ("Bias is not added.", made(squares / n) - bias),
         ("Weight is not applied.", (made(squares / n) - bias) / weight + bias),

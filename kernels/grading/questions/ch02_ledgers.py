@@ -82,6 +82,12 @@ def _without_last(group: Group) -> int:
     return saved(shorter) if group.last > group.first else 0
 
 
+def _up_to_last(group: Group) -> int:
+    """As if the steps ended before `last`, and what is read later began behind it."""
+    shorter = Group(group.ledger, group.first, group.last - 1, group.keeps, group.chain)
+    return shorter.before - shorter.after(group.read_later | set(group.keeps))
+
+
 _Faults = tuple[tuple[str, Callable[[Group], int]], ...]
 _FAULTS: _Faults = (
     (
@@ -91,6 +97,10 @@ _FAULTS: _Faults = (
     (
         "The last step is left out: the group goes from first to last, both included.",
         _without_last,
+    ),
+    (
+        "The last step is left out: the group goes from first to last, both included.",
+        _up_to_last,
     ),
     (
         "The reads of the tensors that disappear are counted, their writes are not.",
@@ -129,6 +139,16 @@ _FAULTS: _Faults = (
         "Only the tensors that disappear are counted. Inputs that several steps read, and tensors "
         "that are stored and read again in the group, save reads too.",
         lambda g: sum(g.written[name] for name in _gone(g)) + g.rereads(_gone(g)),
+    ),
+    (
+        "Only the reads of what the group makes are counted. The write of a tensor that nobody "
+        "needs afterwards is saved too, and so are the second reads of an input.",
+        lambda g: g.rereads(set(g.written)),
+    ),
+    (
+        "All reads and writes of what the group makes are counted. A tensor that a later step "
+        "reads, or that the caller keeps, is still written.",
+        lambda g: sum(g.written.values()) + g.rereads(set(g.written)),
     ),
 )
 
