@@ -163,6 +163,9 @@ __global__ void inverse_rms(const float* x, float* out, int n_cols, float eps) {
     half=edited(RMS, ("offset = 16", "offset = 8")),
     early=edited(RMS, ("offset > 0", "offset > 1")),
     first_warp=edited(RMS, (_LAST, "")),
+    last_warp=edited(
+        RMS, (_LAST, "    sum = 0;\n    for (int i = 0; i < n_warps; i++) sum = of_warp[i];\n")
+    ),
     no_barrier=edited(RMS, ("    __syncthreads();\n", "")),
     divergent=edited(RMS, (_LAST, "    if (lane < n_warps) sum = warp_sum(of_warp[lane]);\n")),
     undivided=edited(RMS, ("sum / n_cols", "sum")),

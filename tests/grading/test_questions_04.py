@@ -73,6 +73,11 @@ def counted_in(size, first=True):
         (counted_in(32, first=False), "(1, 4, 1) is 4", "begins inside a sector"),
         (lambda s, w, f: w, "(1, 4, 1) is 4; a warp's request took 5", "begins inside a sector"),
         (lambda s, w, f: 32, "(1, 4, 0) is 32", "a sector for each lane"),
+        (
+            lambda step, w, f: s.sectors_by_set(step, 4, f),
+            "(1, 2, 0) is 4",
+            "for elements of 4 bytes",
+        ),
         (counted_in(128), "(1, 4, 0) is 1", "lines of 128 bytes"),
         (lambda s, w, f: -(-(31 * abs(s) + 1) * w // 32), "(1, 4, 1) is 4", ""),
         (lambda s, w, f: s * w, "(1, 4, 1) is 4", ""),
@@ -166,6 +171,7 @@ def test_silu_wrong(answer, message, means):
         (lambda w: len({x % 32 for x in w}), "is 32", "the one that is asked"),
         (lambda w: len(set(w)), "is 32", ""),
         (lambda w: 1, "took 2 passes", ""),
+        (lambda w: 2, "took 1 pass over", ""),
         (lambda w: 1.0, "the float 1.0", ""),
     ],
 )

@@ -41,6 +41,7 @@ def test_row_sum_wrong(answer, message, means):
         (b.rms_with("half"), "should be", "The step with offset 16 is missing"),
         (b.rms_with("early"), "should be", "The step with offset 1 is missing"),
         (b.rms_with("first_warp"), "should be", "the block's first warp"),
+        (b.rms_with("last_warp"), "should be", "the block's last warp"),
         (b.rms_with("a_warp_a_row"), "x is read 1.5 times", ""),
         (b.rms_with("no_barrier"), "with no barrier between", "stands a __syncthreads()"),
         (b.rms_with("divergent"), "which has returned", "Keep it out of branches"),

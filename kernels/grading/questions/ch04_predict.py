@@ -69,6 +69,10 @@ _SECTOR_MISTAKES: _Mistakes = (
         "The stride counts elements, not bytes: lane 1 lies stride * width bytes from lane 0.",
         lambda s, w, f: len({(f * w + lane * s) // 32 for lane in range(32)}),
     ),
+    (
+        "That is right for elements of 4 bytes; an element has `width` of them.",
+        lambda s, w, f: _touched(s, 4, f),
+    ),
 )
 
 
@@ -171,8 +175,8 @@ def grade_passes(attempt: Attempt) -> None:
         if told != right:
             wrongs = (what for what, f in _BANK_MISTAKES if f(words) == told)
             raise Wrong(
-                f"{sentence} is {told:,}; a warp's request took {right:,} passes over the banks "
-                f"(the words are {words}).",
+                f"{sentence} is {told:,}; a warp's request took {right:,} "
+                f"{'pass' if right == 1 else 'passes'} over the banks (the words are {words}).",
                 next(wrongs, ""),
             )
     attempt.held.append(f"equal to the passes of {len(patterns)} requests")

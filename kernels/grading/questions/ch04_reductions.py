@@ -73,6 +73,10 @@ def _parts(x: Tensor) -> Iterator[tuple[str, Tensor]]:
             own[:, :32].sum(-1),
         )
         if threads > 32:
+            yield (
+                "That is the sum of the block's last warp; the other warps' sums are lost.",
+                own[:, -32:].sum(-1),
+            )
             yield "The last warp's sum is left out.", own[:, : threads - 32].sum(-1)
         replaced = "What comes from another thread replaces the own value: it takes +=."
         yield replaced, own[:, -1]
