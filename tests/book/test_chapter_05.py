@@ -176,6 +176,25 @@ def test_the_three_predictions_of_re_reads_come_out(norms):
     assert norms.time_us("cuda_4", WIDE) > norms.time_us("torch", WIDE)
 
 
+def test_a_re_read_is_free_up_to_a_quarter_of_the_l2_and_mostly_lost_past_half(norms):
+    machine, sides = norms.recording.provenance["card"], set()
+    shapes = [(shape, "bf16") for shape in layernorm.OP.shapes if shape[0] * shape[1] >= 2**23]
+    for (rows, cols), dtype in [*shapes, (WIDE, "fp32")]:
+        row_bytes = cols * (4 if dtype == "fp32" else 2)
+        for variant, threads, asked in [("cuda_4", min(cols // 8, 256), 3), ("torch", 128, 2)]:
+            held = norms.kernel(variant, (rows, cols), dtype)["occupancy_pct"] / 100
+            blocks = 2048 / threads * held * machine["multiprocessors"]
+            share = min(rows, blocks) * row_bytes / machine["l2_bytes"]
+            again = (norms.reads_of_x(variant, (rows, cols), dtype) - 1) / (asked - 1)
+            if share < 0.25:
+                sides.add("free")
+                assert again < 0.05
+            elif share > 0.5:
+                sides.add("lost")
+                assert again > 0.7
+    assert sides == {"free", "lost"}
+
+
 def test_half_of_the_warps_are_faster_at_every_width(norms):
     for shape in layernorm.OP.shapes[1:]:
         few, many = (norms.kernel(name, shape) for name in ("fused_cuda", "cuda_4"))
@@ -231,6 +250,16 @@ def test_the_notebook_runs_and_its_counts_are_as_told(page):
     assert "32,768 bytes, 98,304 asked for, in 1,536 requests" in told["loops-run"]
     assert "32,768 bytes, 98,304 asked for, in 192 requests" in told["packs-run"]
     assert "32,768 bytes, 32,768 asked for, in 64 requests" in told["held-run"]
+    # As the page adds them up: reads of x, weight and bias a row, y; then seed, offset and bias.
+    for line in (
+        "cuda_3 | 1 | 4.00 | 12.00",
+        "cuda_4 | 1 | 4.00 | 12.00",
+        "fused_cuda | 1 | 4.00 | 8.00",
+    ):
+        assert f"| {line} |" in told["measured-rows"]
+    for line in ("cuda_1 | 1 | 6.00 | 24.00", "fused_cuda | 1 | 6.00 | 10.00"):
+        assert f"| {line} |" in told["chain-measured"]
+    assert "requests for x: 200 and 28" in told["eight-run"]  # 4 rows of 6.25 warps
     assert "4 + 3" in told["claims"]
     assert "2.33 times fewer" in told["claims"]
     assert "5 + 4.5" in told["claims"]
