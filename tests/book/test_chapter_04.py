@@ -222,6 +222,12 @@ def test_the_notebook_runs_and_shows_what_its_text_says():
         if cell.cell_type == "code"
     }
     assert "no barrier between them" in told["race"]
+    in_sectors = re.findall(r"\| (\w+) \|.* ([\d.]+) \|$", told["traffic-numbers"], re.M)
+    assert [(name, round(float(each))) for name, each in in_sectors] == [
+        ("cuda_1", 80),
+        ("cuda_2", 20),
+        ("unfused_cuda", 20),
+    ]
     assert "all three right" in told["check"]
     # Five shuffles in a warp, three for its eight warps, as the page has it of `block_sum`.
     assert told["triton-ptx"].splitlines() == [
