@@ -75,7 +75,7 @@ def test_more_shared_memory_than_a_block_has_is_told(monkeypatch):
 def test_one_giant_block_is_too_few_programs():
     attempt = Attempt(in_one(whole_kernel), 0)
     runs = [run(attempt, case())]
-    with pytest.raises(Wrong, match="runs 1 programs on .*takes 4 at least: one a row"):
+    with pytest.raises(Wrong, match="runs 1 program on .*takes 4 at least: one a row"):
         enough_programs(attempt, runs, lambda case: len(case.x), "one a row")
     enough_programs(attempt, runs, lambda case: 1, "one")
     assert attempt.held

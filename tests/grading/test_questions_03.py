@@ -118,7 +118,7 @@ def test_cause_wrong(answer, message, means):
         (s.copy_with("half"), "should be", "through 16 bits"),
         (s.copy_with("reverse"), "should be", "opposite order"),
         (s.copy_with("twice"), "x is read 2.0 times", "Each load asks memory again"),
-        (s.whole_copy, "runs 1 programs", "most of them idle"),
+        (s.whole_copy, "runs 1 program on", "most of them idle"),
         (lambda x: x, "launched no Triton kernel", ""),
         (lambda x: x.clone(), "PyTorch's clone", "a kernel of yours"),
     ],

@@ -137,7 +137,7 @@ def test_costliest_wrong(answer, message, means):
         (s.add_with("twice"), "x is read 2.0 times", ""),
         (s.add_with("stored_twice"), "the output is asked for", "stays in a register"),
         (s.add_with("chunks", 1024), "with 16.0 sectors a request", "share sectors"),
-        (s.add_with("strided", blocks=lambda n: 1), "runs 1 blocks", "most of them idle"),
+        (s.add_with("strided", blocks=lambda n: 1), "runs 1 block on", "most of them idle"),
         (lambda x, y: x + y, "launched no CUDA C++ kernel: PyTorch's add", "a kernel of yours"),
     ],
 )
@@ -155,7 +155,7 @@ def test_add_wrong(answer, message, means):
         (s.silu_with("exchanged"), "should be", "silu is taken of b"),
         (s.silu_with("unguarded"), "at index", "whoever has i >= n"),
         (s.silu_with("reversed_walk"), "sectors a request", "share sectors"),
-        (s.silu_with("strided", blocks=1), "runs 1 blocks", "most of them idle"),
+        (s.silu_with("strided", blocks=1), "runs 1 block on", "most of them idle"),
         (lambda a, b: torch.nn.functional.silu(a) * b, "launched no CUDA C++ kernel", ""),
     ],
 )
