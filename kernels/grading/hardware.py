@@ -90,8 +90,8 @@ def enough_programs(
             one = "block" if isinstance(launch, CudaLaunch) else "program"
             if programs < least(r.case):
                 raise Wrong(
-                    f"{launch.name} runs {programs} {one}{'s' * (programs != 1)} on {r.case}; the question takes "
-                    f"{least(r.case)} at least: {what}.",
+                    f"{launch.name} runs {programs} {one}{'s' * (programs != 1)} on {r.case}; the "
+                    f"question takes {least(r.case)} at least: {what}.",
                     f"A GPU has dozens of SMs, and a {one} runs on one: with few {one}s most "
                     "of them idle.",
                 )
