@@ -172,9 +172,12 @@ def _bar(axes: Axes, y: float, bar: Bar, factor: float, unit: str, span: float) 
                 ha="center",
                 va="center",
                 color=page().ink if written else ink_on(color),
-                bbox={"facecolor": page().paper, "edgecolor": "none", "pad": 1.5}
-                if written
-                else None,
+                # The line of the ideal bytes must not run through a number.
+                bbox={
+                    "facecolor": page().paper if written else color,
+                    "edgecolor": "none",
+                    "pad": 1.5,
+                },
             )
         left += size
     axes.annotate(
@@ -209,7 +212,8 @@ def traffic_bars(bars: Sequence[Bar], title: str, ideal_bytes: int | None = None
     places, labels, y = [], [], 0.0
     for variant, group in groups:
         if grouped:
-            axes.text(0, y, f" {variant}", va="center", weight="bold")
+            box = {"facecolor": page().paper, "edgecolor": "none", "pad": 1}
+            axes.text(0, y, f" {variant}", va="center", weight="bold", bbox=box)
             y += 0.9
         for bar in group:
             _bar(axes, y, bar, factor, unit, span)
