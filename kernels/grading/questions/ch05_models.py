@@ -8,20 +8,49 @@ from kernels.grading.checks import Case, Run
 from kernels.grading.compare import relative_error
 from kernels.grading.cuda_checks import lines_of
 from kernels.grading.question import Attempt, Wrong
-from kernels.grading.questions.ch04_models import Tensor
+from kernels.grading.questions.ch03_models import Models
+from kernels.grading.questions.ch04_models import Tensor, explained
 from kernels.registry import Tolerance
 
 PACK_BYTES = 16
 
 
-def rounded_once(reference: Tensor) -> Tolerance:
+def rounded_once(reference: Tensor, in_fp32: float = 8 * 2.0**-23) -> Tolerance:
     """The tolerance of fp16 results that are computed in fp32 and rounded at the end alone.
 
-    A rounding more on the way adds its own error to that of the last one.
+    `in_fp32` is the relative error before that. A rounding to fp16 on the way adds its own error
+    to the last one's, which is more.
     """
     once = relative_error(reference.half(), reference)
-    # Half a unit in the last place of the largest; sums in fp32 may tip a tie.
-    return Tolerance(1.1 * once + 8 * 2.0**-23, 1.05 * 2.0**-11)
+    # Half a unit in the last place of the largest; what comes before may tip a tie.
+    return Tolerance(1.1 * once + in_fp32, 1.05 * 2.0**-11 + in_fp32)
+
+
+def unstored(runs: Sequence[Run]) -> bool:
+    """Whether a wrong run never stored a part of its output."""
+    failed = [r for r in runs if r.fault is not None and r.wrong.numel()]
+    return any(
+        bool(r.output.isnan().any())
+        and r.traffic(r.output).write_unique < r.output.numel() * r.output.element_size()
+        for r in failed
+    )
+
+
+def told_by_values(runs: Sequence[Run], models: Models) -> str:
+    """The fault that explains every wrong output which tells one, or "".
+
+    An output of nothing but NaN, or one with an infinity, says less than its neighbours.
+    """
+    speaking = [
+        r
+        for r in runs
+        if r.fault is None
+        or not r.wrong.numel()
+        or not bool(r.output.isnan().all() | r.output.isinf().any())
+    ]
+    if not any(r.fault is not None for r in speaking):
+        speaking = list(runs)
+    return explained(speaking, models)
 
 
 def ideal_bytes(case: Case) -> int:

@@ -14,13 +14,8 @@ from kernels.grading.cuda_checks import in_cuda, within_sectors
 from kernels.grading.hardware import compiles, enough_programs
 from kernels.grading.question import Attempt, Wrong
 from kernels.grading.questions.ch03_models import drawn, only_end_missing
-from kernels.grading.questions.ch04_models import (
-    Tensor,
-    aligned,
-    explained,
-    right_in_cuda,
-    unstored,
-)
+from kernels.grading.questions.ch04_models import Tensor, aligned, right_in_cuda
+from kernels.grading.questions.ch05_models import told_by_values, unstored
 from kernels.grading.speed import Speed
 from kernels.registry import Tolerance
 
@@ -100,17 +95,19 @@ def _models(case: Case) -> Iterator[tuple[str, Tensor]]:
 
 
 def _explain(runs: list[Run]) -> str:
-    if only_end_missing(runs):
-        return "The last rows were never stored: every row needs a warp."
     if unstored(runs):
+        if only_end_missing(runs):
+            return "The last rows were never stored: every row needs a warp."
         return "A row that is nan was never stored: one lane of each row stores the result."
-    if told := explained(runs, _models):
+    if told := told_by_values(runs, _models):
         return told
     failed = [r for r in runs if r.fault is not None]
     if all(r.case.trait == _FAR for r in failed):
         return (
             "It is right where the mean is small. With E[x²] - E[x]² two nearly equal numbers are "
-            "taken from each other, and their digits cancel: merge states instead."
+            "taken from each other, and their digits cancel: merge states instead. Where columns "
+            "come in one by one, the first mean has to be exactly x: take the quotient of the "
+            "weights first, for delta * weight / weight is not always delta."
         )
     empty = [r for r in failed if r.case.trait == _MASKED or r.case.x.shape[1] < 32]
     if len(empty) == len(failed) and all(bool(r.output.isnan().any()) for r in empty):

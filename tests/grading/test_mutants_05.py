@@ -1,0 +1,117 @@
+"""The checks catch the mutants of set 05's kernels: barriers, conditions, packs, merges, masks."""
+
+import ast
+import json
+import re
+
+import pytest
+
+from kernels.cuda import cuda
+from kernels.grading import check
+from kernels.grading.generate import ROOT
+from tests.grading.cuda_mutation import Mutant, mutants
+from tests.grading.submissions_05 import merged
+
+# The module of each question, its answer, and the instances of its template.
+WRITTEN = {
+    "05.3": ("norming", "my_norm", ()),
+    "05.4": ("gating", "my_gate", ()),
+    "05.5": ("packing", "packed_add", ()),
+    "05.6": ("merging", "row_variance", ()),
+    "05.7": ("holding", "my_layer_norm", ("layer_norm<8, 1>", "layer_norm<1, 8>")),
+    "05.8": ("dropping", "my_dropout", ()),
+}
+MOST = 18  # mutants of a question in one run of the test
+# What a reader of this chapter gets wrong beside what is known of all CUDA C++.
+CHANGES = (
+    ("pack too far", r"first \+ 8 <= n", "first < n"),
+    ("pack too strict", r"\+ 8 <= n", "+ 8 < n"),
+    ("half a pack", r"i < 8;", "i < 4;"),
+    ("half a pack", r"k < 8 &&", "k < 4 &&"),
+    ("elements of another pack", r"8 \* \((blockIdx)", r"4 * (\1"),
+    ("place of another thread", r"k \* 256", "k * 128"),
+    ("condition dropped", r" && first \+ k \* 256 < n_packs", ""),
+    ("condition dropped", r"threadIdx\.x \+ k \* 256 < n_cols \? (.*) : 0\.0f", r"\1"),
+    ("guard of a merge dropped", r"if \(weight == 0\) return \{0, 0, 0\};", ";"),
+    ("another share", r"b\.weight / weight", "a.weight / weight"),
+    ("another share", r"b\.weight / weight", "0.5f"),
+    ("a factor lost", r"delta \* delta", "delta"),
+    ("a factor lost", r" \* a\.weight \* share", " * a.weight"),
+    ("a state lost", r"a\.squares \+ b\.squares", "a.squares"),
+    ("a column's weight lost", r"\{w\[col\],", "{1,"),
+    ("columns skipped", r"col \+= 32", "col += 64"),
+    ("one number for all", r"dropout_keeps\(words, k", "dropout_keeps(words, 0"),
+    ("one block for all", r"dropout_words\(seed_offset, i\)", "dropout_words(seed_offset, 0)"),
+    ("mask turned round", r"kept \? (value \* scale) : 0\.0f", r"kept ? 0.0f : \1"),
+    ("mask multiplied", r"kept \? value \* scale : 0\.0f", "kept * value * scale"),
+    ("root dropped", r"rsqrtf\((.*) \+ eps\)", r"(\1 + eps)"),
+    ("eps dropped", r" \+ eps", ""),
+)
+# Mutants that compute the same function with the same requests, each with the reason.
+_NOTHING_LEFT = "a thread without elements finds none in the loop either"
+SAME = {
+    "another lane stores: if (lane == 0) out[row] = state.squares / state.weight; -> "
+    "if (lane == 1) out[row] = state.squares / state.weight;": "every lane has the state there",
+    "bound one up: if (8 * i >= n) return; -> if (8 * i > n) return;": _NOTHING_LEFT,
+    "guard dropped: if (8 * i >= n) return; -> ;": _NOTHING_LEFT,
+}
+
+
+def page():
+    """What the solution's answers are made of: imports, strings, modules and functions."""
+    names = {}
+    path = ROOT / "solutions/05_fusing_by_hand_in_cuda.ipynb"
+    for cell in json.loads(path.read_text())["cells"]:
+        if cell["cell_type"] != "code" or "setup" in cell["metadata"].get("tags", []):
+            continue
+        wanted = [
+            node
+            for node in ast.parse("".join(cell["source"])).body
+            if isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef)
+            or (isinstance(node, ast.Assign) and 'r"""' in "".join(cell["source"]))
+            or (isinstance(node, ast.Assign) and "cuda(" in ast.unparse(node.value))
+        ]
+        exec(compile(ast.Module(wanted, []), cell["id"], "exec"), names)
+    return names
+
+
+def all_mutants(source):
+    """The mutants of any CUDA C++ and those of this chapter, each once."""
+    seen = {re.sub(r"//.*", "", source)}
+    made = list(mutants(source))
+    lines = source.splitlines()
+    for number, line in enumerate(lines):
+        for name, pattern, instead in CHANGES:
+            changed = re.sub(pattern, instead, line, count=1)
+            if changed != line:
+                text = "\n".join([*lines[:number], changed, *lines[number + 1 :]])
+                made.append(Mutant(text, f"{name}: {line.strip()} -> {changed.strip()}"))
+    for mutant in made:
+        code = re.sub(r"//.*", "", mutant.source)  # a comment may change
+        if code not in seen:
+            seen.add(code)
+            yield mutant
+
+
+def lived(question, names, made):
+    """What is told of those mutants that a check passes."""
+    module, answer, instances = WRITTEN[question]
+    for mutant, kernels in zip(made, merged([m.source for m in made], instances), strict=True):
+        names[module] = kernels
+        result = check(question, names[answer], seed=1)
+        if not result.passed and "was stopped" in result.message:
+            # Right up to the compilation for GPUs, which takes long for a module of many.
+            names[module] = cuda(mutant.source, instances=instances)
+            result = check(question, names[answer], seed=1)
+        if result.passed:
+            yield mutant.told
+
+
+@pytest.mark.parametrize("question", WRITTEN)
+def test_mutants_are_caught(question):
+    names = page()
+    made = list(all_mutants(names[WRITTEN[question][0]].source))
+    assert len(made) >= 8
+    made = made[:: -(-len(made) // MOST)]
+    unknown = [told for told in lived(question, names, made) if told not in SAME]
+    assert len(unknown) <= 0.02 * len(made), unknown
