@@ -77,7 +77,7 @@ def page():
 
 def all_mutants(source):
     """The mutants of any CUDA C++ and those of this chapter, each once."""
-    seen = {re.sub(r"//.*", "", source)}
+    seen = {re.sub(r"//.*", "", source).strip()}
     made = list(mutants(source))
     lines = source.splitlines()
     for number, line in enumerate(lines):
@@ -87,7 +87,7 @@ def all_mutants(source):
                 text = "\n".join([*lines[:number], changed, *lines[number + 1 :]])
                 made.append(Mutant(text, f"{name}: {line.strip()} -> {changed.strip()}"))
     for mutant in made:
-        code = re.sub(r"//.*", "", mutant.source)  # a comment may change
+        code = re.sub(r"//.*", "", mutant.source).strip()  # a comment may change
         if code not in seen:
             seen.add(code)
             yield mutant

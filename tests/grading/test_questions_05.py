@@ -15,6 +15,7 @@ from kernels.grading.questions import ch05_rungs as rungs
 from kernels.lab.counting import count_op
 from kernels.ops import layernorm
 from tests.grading import submissions_05 as s
+from tests.grading import submissions_05_dropout as d
 from tests.grading import submissions_05_fused as f
 
 RIGHT = {
@@ -35,7 +36,7 @@ RIGHT = {
         f.variance_with("kept_a"),
     ),
     "05.7": tuple(f.layer_norm_with(name) for name in ("right", "in_floats", "backwards")),
-    "05.8": (f.dropout_with("right"), f.dropout_with("strided", 4096), f.dropout_with("by_bits")),
+    "05.8": (d.dropout_with("right"), d.dropout_with("strided", 4096), d.dropout_with("by_bits")),
 }
 
 
@@ -104,7 +105,7 @@ def by_any_load(launches, x_bytes):
         (by_any_load, "says 'loops'; the ledger is that of 'packs'", "loads of 16 bytes"),
         (lambda launches, x_bytes: "loops", "says 'loops'", ""),
         (lambda launches, x_bytes: "cuda_3", "says 'cuda_3'", ""),
-        (lambda launches, x_bytes: 3, "returned a int; it is one of", ""),
+        (lambda launches, x_bytes: 3, "returned an int; it is one of", ""),
     ],
 )
 def test_rung_wrong(answer, message, means):
@@ -234,18 +235,18 @@ def test_layer_norm_wrong(answer, message, means):
 @pytest.mark.parametrize(
     ("answer", "message", "means"),
     [
-        (f.dropout_with("each", 256), "for every 1.0 elements", "throws seven of them away"),
-        (f.dropout_with("single"), "loads x with 2 bytes", "copied whole"),
-        (f.dropout_with("first_number"), "should be", "take the first number"),
-        (f.dropout_with("block_0"), "should be", "the block of element e is e / 8"),
-        (f.dropout_with("first_index"), "should be", "it takes that divided by 8"),
-        (f.dropout_with("own_index", 256), "should be", "the element's own index"),
-        (f.dropout_with("multiplied"), "infinite where it is dropped", "inf * 0 is nan"),
-        (f.dropout_with("unscaled"), "should be", "not multiplied by scale"),
-        (f.dropout_with("exchanged"), "should be", "have changed places"),
-        (f.dropout_with("no_offset"), "should be", "The offset is left out"),
-        (f.dropout_with("no_rest"), "is nan", "behind the last whole pack"),
-        (f.dropout_with("overrun"), "at index 0 of 'x'", "whoever has none does nothing"),
+        (d.dropout_with("each", 256), "for every 1.0 elements", "throws seven of them away"),
+        (d.dropout_with("single"), "loads x with 2 bytes", "copied whole"),
+        (d.dropout_with("first_number"), "should be", "take the first number"),
+        (d.dropout_with("block_0"), "should be", "the block of element e is e / 8"),
+        (d.dropout_with("first_index"), "should be", "it takes that divided by 8"),
+        (d.dropout_with("own_index", 256), "should be", "the element's own index"),
+        (d.dropout_with("multiplied"), "infinite where it is dropped", "inf * 0 is nan"),
+        (d.dropout_with("unscaled"), "should be", "not multiplied by scale"),
+        (d.dropout_with("exchanged"), "should be", "have changed places"),
+        (d.dropout_with("no_offset"), "should be", "The offset is left out"),
+        (d.dropout_with("no_rest"), "is nan", "behind the last whole pack"),
+        (d.dropout_with("overrun"), "at index 0 of 'x'", "whoever has none does nothing"),
         (lambda x, *_: torch.dropout(x, 0.5, True), "should be", ""),
     ],
 )

@@ -11,6 +11,7 @@ from kernels.cuda.emulator.results import LineTraffic
 from kernels.cuda.launches import CudaLaunch
 from kernels.grading.checks import call
 from kernels.grading.question import Attempt, NotAnswered, Wrong
+from kernels.grading.questions.ch01_answers import kind
 from kernels.launch import interpreting
 from kernels.ops import layernorm
 from kernels.registry import dtype_name
@@ -88,7 +89,7 @@ def grade_rung(attempt: Attempt) -> None:
             raise NotAnswered
         where = f"{attempt.name} on a LayerNorm of {rows} rows of {cols} in {dtype_name(dtype)}"
         if type(told) is not str:
-            raise Wrong(f"{where} returned a {type(told).__name__}; it is one of {RUNGS}.")
+            raise Wrong(f"{where} returned {kind(told)}; it is one of {RUNGS}.")
         if told != right:
             times, width = read_of_x(ledgers, x_bytes)
             plural = "launch" if len(ledgers) == 1 else "launches"
