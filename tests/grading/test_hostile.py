@@ -102,7 +102,7 @@ def stores_its_input(x, weight, bias, eps):
         (exits, "ended its process with exit code 0"),
         (dies, "ended its process with SIGSEGV"),
         (writes_to_null, "ended its process with SIGSEGV"),
-        (takes_all_memory, "raised RuntimeError"),
+        (takes_all_memory, "takes_all_memory raised "),
         (patches_the_comparison, "kernels.grading.compare.wrong_elements is not the one"),
         (patches_the_clock, "time.perf_counter is not the one"),
         (patches_a_method, "Tensor.__eq__ is not the one"),

@@ -64,6 +64,6 @@ def test_the_steps_and_the_exit_code(tmp_path, monkeypatch, capsys):
     assert names == {
         "gpu.json",
         "tests.log",
-        *(f"t4/{s}.{k}" for s in ("norms", "ceilings") for k in ("csv", "json")),
+        *(f"t4/{s}.{k}" for s in ("norms", "pointwise", "ceilings") for k in ("csv", "json")),
     }
     assert gpu.run(tmp_path, ["ceilings"], 0.1, False) == 0
