@@ -74,3 +74,32 @@ def test_threads_that_share_a_word_but_no_byte_are_no_race(kind, dtype):
     # What was stored as a word before it was seen to have parts still counts.
     with pytest.raises(KernelError, match="'y'"):
         cuda(NARROW.replace("__syncthreads();", ""))[kernel][1, 64](x, y)
+
+
+RETURNED = r"""
+#include <cuda_fp16.h>
+struct Pair { float a, b; };
+__device__ __half chosen(float a, bool kept) { return kept ? __half(a) : __half(0.0f); }
+__device__ Pair pair(float a, bool kept) { if (kept) return {a, 2 * a}; return {0, 0}; }
+__global__ void store(const float* x, __half* y, float* pairs, int n) {
+    int e = threadIdx.x;
+    if (e >= n) return;
+    float value = x[e];
+    y[e] = chosen(value, e % 3 != 0);
+    ((Pair*)pairs)[e] = pair(value, e % 2);
+}
+"""
+
+
+def test_a_struct_that_a_function_returns_is_stored_and_counted():
+    x = floats(40)
+    y, pairs = torch.full((40,), -9.0).half(), torch.full((40, 2), -9.0)
+    counts = cuda(RETURNED).store[1, 64](x, y, pairs, 40)
+    places = torch.arange(40)
+    assert torch.equal(y, torch.where(places % 3 != 0, x, 0.0).half())
+    assert torch.equal(pairs, (x * (places % 2))[:, None] * torch.tensor([1.0, 2.0]))
+    assert list(counts.totals()) == [
+        ("x", 160, 160, 0, 0),
+        ("y", 0, 0, 80, 80),
+        ("pairs", 0, 0, 320, 320),
+    ]

@@ -1,8 +1,9 @@
 """From CUDA C++ text to a program that runs one launch, by g++.
 
 Level -O1, without the passes that would change what is counted: a struct stays one access (no
-scalar replacement) and a load in a loop stays in the loop (no loop-invariant motion). What is left
-merges loads of one address only where nothing was stored in between, as nvcc does.
+scalar replacement), a load in a loop stays in the loop (no loop-invariant motion), and one before a
+branch stays before it (no sinking). What is left merges loads of one address only where nothing was
+stored in between, as nvcc does. Functions are inlined into the kernel.
 
 The runtime and its header are compiled once for each version of them and of g++, so that a reader's
 cell costs what its own lines cost.
@@ -36,9 +37,9 @@ _KEPT = {"kernel-": 500, "runtime-": 3}
 _OLD_SECONDS = 3600
 _FLAGS = (
     "-std=gnu++17 -O1 -g1 -w -fsanitize=thread --param tsan-instrument-func-entry-exit=0 "
-    "-fno-tree-sra -fno-ipa-sra -fno-tree-loop-im -fno-thread-jumps -fno-strict-aliasing "
-    "-fno-pie -fno-stack-protector -fstack-clash-protection -fno-delete-null-pointer-checks "
-    "-fmax-errors=1 -fdiagnostics-color=never"
+    "-fno-tree-sra -fno-ipa-sra -fno-tree-loop-im -fno-tree-sink -fno-thread-jumps "
+    "-fno-strict-aliasing -fno-pie -fno-stack-protector -fstack-clash-protection "
+    "-fno-delete-null-pointer-checks -fmax-errors=1 -fdiagnostics-color=never"
 ).split()
 _RUNTIME_FLAGS = "-std=gnu++17 -O2 -fno-pie -fno-stack-protector".split()
 _SHARED = re.compile(
