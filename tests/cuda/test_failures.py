@@ -1,6 +1,7 @@
 """What goes wrong outside a kernel's logic gets one sentence, soon, and leaves nothing behind."""
 
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -235,3 +236,30 @@ def test_the_runtime_ships_with_the_package():
     suffixes = {path.suffix for path in runtime.rglob("*") if path.is_file()}
     assert suffixes == {".h", ".cpp"}
     assert all(f'"*{suffix}"' in text for suffix in suffixes)
+
+
+def test_a_loop_that_uses_up_memory_is_told_as_endless():
+    # With little memory, as in a check, there is no room for the requests before the time is over.
+    script = """
+import resource, torch
+from kernels import KernelError
+from kernels.cuda import cuda
+kernel = cuda('''__global__ void spin(const float* x, float* y, int n) {
+    for (int k = 0; n > 0; k++)
+        n += x[0] > 9;
+    y[0] = n;
+}''').spin
+x, y = torch.zeros(1), torch.zeros(1)
+kernel[1, 1](x, y, 0)
+used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 2**28,) * 2)
+try:
+    kernel[1, 1](x, y, 1)
+except KernelError as error:
+    assert error.kind == 'timeout', error
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert "line 3: this thread made more requests" in done.stdout

@@ -172,6 +172,12 @@ class Faults:
             f"look for a loop that never ends, or launch fewer blocks"
         )
 
+    def _endless(self, *_: object) -> tuple[str, str]:
+        return "timeout", (
+            "this thread made more requests to memory than can be kept until its warp comes after "
+            "it; look for a loop that never ends"
+        )
+
     def _divide(self, *_: object) -> tuple[str, str]:
         return "divide", "an integer division by zero"
 

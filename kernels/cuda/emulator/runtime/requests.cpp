@@ -37,6 +37,8 @@ u32 make_site(u64 address, int kind, int size, int argument) {
 void more_requests(Requests& requests) {
     requests.capacity = requests.capacity * 2 + 4;
     void* larger = realloc(requests.all, requests.capacity * sizeof(Request));
+    // Lanes that go on without a barrier have all their requests kept until the warp's others come.
+    if (!larger) fault("endless");
     requests.all = static_cast<Request*>(larger);
 }
 
