@@ -56,7 +56,8 @@ def _available(_device: torch.device) -> str | None:
 class Variant:
     """One way to compute an operation.
 
-    `fn` takes the tensors and options of `Op.inputs` by keyword and returns the output.
+    `fn` takes the tensors and options of `Op.inputs` by keyword and returns the output, or a tuple
+    of outputs. With "bwd" in `passes`, PyTorch's autograd goes back through it.
     `unavailable(device)` is None where the variant runs, else one sentence that says why not.
     `counted` tells how its bytes are counted with no GPU: "triton" (its launches are Triton
     kernels), "cuda" (its launches are kernels in CUDA C++), "aten" (PyTorch operators, each a
@@ -96,7 +97,8 @@ class Op:
     """An operation and all that is known of it.
 
     `inputs(shape, dtype, device, seed, **options)` makes fresh random inputs as keyword arguments
-    of `reference` and of every variant. `reference` computes in float64 and returns float64.
+    of `reference` and of every variant. `reference` computes in float64 and returns float64, a
+    tensor or a tuple like the variants.
     `shapes` are the shapes of its suite, and `rows_independent` says that each row of the shape's
     first dimension is computed alone, so that counts extend linearly in the rows. `operators` are
     the names under `torch.ops.fusing_kernels` that belong to it. `candidates(shape, dtype)` are
@@ -105,12 +107,16 @@ class Op:
     Where random numbers decide, `takes_first_row` says that `reference` takes `first_row`, the
     place of its rows in the whole, and `outcomes(**inputs)` are the two values in float64 that each
     element may have: where it is kept, and where it is dropped with the probability `p`.
+
+    `differentiates` are the inputs that "bwd" makes gradients of, in this order; autograd through
+    `reference` gives them in float64, and `gradient_tolerance(name, dtype, shape)` bounds the
+    error of each.
     """
 
     name: str
     suite: str
     inputs: Callable[..., dict[str, Any]]
-    reference: Callable[..., torch.Tensor]
+    reference: Callable[..., Any]
     variants: Mapping[str, Variant]
     cost: Callable[[Shape, torch.dtype, str], Cost]
     tolerance: Callable[[torch.dtype, Shape], Tolerance]
@@ -121,6 +127,8 @@ class Op:
     candidates: Callable[[Shape, torch.dtype], Mapping[str, Callable[..., Any]]] | None = None
     takes_first_row: bool = False
     outcomes: Callable[..., tuple[torch.Tensor, torch.Tensor]] | None = None
+    differentiates: tuple[str, ...] = ()
+    gradient_tolerance: Callable[[str, torch.dtype, Shape], Tolerance] | None = None
 
     def variant(self, name: str) -> Variant:
         """Return the variant called `name`; KeyError with one sentence if there is none."""

@@ -142,10 +142,11 @@ def ceilings_here(dtype: str, data_dir: Path = DATA_DIR) -> Recording:
     if torch.cuda.is_available():
         rows = _live_ceilings(dtype)
         if rows:
-            from kernels.lab import devices
+            from kernels.lab import devices, provenance
 
             card = devices.describe(torch.cuda.current_device())
-            return Recording(card["slug"], "ceilings", tuple(rows), {"card": card, "live": True})
+            told = {"card": card, "live": True, "date": provenance.utc_now()}
+            return Recording(card["slug"], "ceilings", tuple(rows), told)
     found = recordings("ceilings", data_dir)
     if not found:
         raise LookupError("no card's ceilings were recorded, and this machine has no GPU")
