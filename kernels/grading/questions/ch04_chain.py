@@ -87,5 +87,6 @@ def grade_chain(attempt: Attempt) -> None:
     compiles(attempt, (r.case for r in runs))
 
 
-# The chain moves twice the bytes of its inputs and output, so half of the copy's rate is the most.
-SPEED = Speed(lambda seed: _case(random.Random(seed), 8192, 2048, 1e-5), 0.4)
+# The chain moves twice the bytes of its inputs and output, so half of the copy's rate is the most;
+# an H100 reached 0.39.
+SPEED = Speed(lambda seed: _case(random.Random(seed), 8192, 2048, 1e-5), 0.35)

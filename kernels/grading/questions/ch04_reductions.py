@@ -185,4 +185,5 @@ def grade_inverse_rms(attempt: Attempt) -> None:
     compiles(attempt, (r.case for r in runs))
 
 
-RMS_SPEED = Speed(lambda seed: _rms_case(random.Random(seed), 8192, 2048, 1e-5), 0.75)
+# An H100 ran a block of 256 a row at 0.67 of the copy.
+RMS_SPEED = Speed(lambda seed: _rms_case(random.Random(seed), 8192, 2048, 1e-5), 0.6)

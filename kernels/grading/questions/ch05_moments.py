@@ -166,4 +166,5 @@ def grade_row_variance(attempt: Attempt) -> None:
     compiles(attempt, (r.case for r in runs))
 
 
-SPEED = Speed(lambda seed: _case(random.Random(seed), 16384, 1024), 0.6)
+# A merge has a division; an H100 ran a warp a row at 0.53 of the copy.
+SPEED = Speed(lambda seed: _case(random.Random(seed), 16384, 1024), 0.45)
