@@ -4,7 +4,7 @@ from kernels.launch.arena import Access
 from kernels.launch.errors import KernelError, LaunchError
 from kernels.launch.hook import install
 from kernels.launch.launches import Launch, Launches, interpreting, recording
-from kernels.launch.target import assume_capability, capability
+from kernels.launch.target import assume_capability, capability, multiprocessors
 
 __all__ = [
     "Access",
@@ -16,5 +16,6 @@ __all__ = [
     "capability",
     "install",
     "interpreting",
+    "multiprocessors",
     "recording",
 ]

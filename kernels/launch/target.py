@@ -1,4 +1,4 @@
-"""The compute capability that an operation chooses its configuration for.
+"""The card that an operation chooses its configuration for: its capability, its number of SMs.
 
 On a GPU it is the card's own. Where a launch is recorded to be compiled for another card, a block
 of `assume_capability` names that card's, so that the configuration is the one it would get there.
@@ -14,6 +14,7 @@ import torch
 
 # A CPU tensor is interpreted or recorded, not timed: it gets the configuration of this one.
 _WITHOUT_GPU = (9, 0)
+_SMS_WITHOUT_GPU = 132  # an H100's, in its SXM form
 
 _assumed: tuple[int, int] | None = None
 
@@ -37,3 +38,11 @@ def capability(device: torch.device) -> tuple[int, int]:
 @functools.cache
 def _own(device: torch.device) -> tuple[int, int]:
     return torch.cuda.get_device_capability(device) if device.type == "cuda" else _WITHOUT_GPU
+
+
+@functools.cache
+def multiprocessors(device: torch.device) -> int:
+    """Return how many SMs the device has; a CPU stands for an H100's 132."""
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return _SMS_WITHOUT_GPU
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)

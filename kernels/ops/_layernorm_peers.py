@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
-import types
 from importlib import import_module
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from kernels.registry import Shape
+from kernels.ops._compiled import compiled_each
 
 Tensor = torch.Tensor
 
@@ -30,32 +27,10 @@ def torch_layer_norm(
     return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
 
 
-@functools.cache
-def _compiled(_shape: Shape, _dtype: torch.dtype, mode: str | None = None) -> Any:
-    # A code object of its own for each shape: one shared by all would pass Dynamo's limit of
-    # recompilations, and from there on run eagerly without a word.
-    own = types.FunctionType(torch_layer_norm.__code__.replace(), globals(), "layer_norm_compiled")
-    own.__defaults__ = torch_layer_norm.__defaults__
-    return torch.compile(own, dynamic=False, mode=mode)
-
-
-def compiled(
-    x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
-) -> Tensor:
-    """PyTorch's operator through torch.compile, compiled anew for every shape and dtype."""
-    result: Tensor = _compiled(tuple(x.shape), x.dtype)(x, weight, bias, eps)
-    return result
-
-
-def max_autotuned(
-    x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
-) -> Tensor:
-    """PyTorch's operator through torch.compile, which times more candidates for its kernel."""
-    # Without its own CUDA graphs: the bench captures every variant into a graph itself, and a
-    # capture inside a capture fails. The kernels are those of mode="max-autotune".
-    mode = "max-autotune-no-cudagraphs"
-    result: Tensor = _compiled(tuple(x.shape), x.dtype, mode)(x, weight, bias, eps)
-    return result
+compiled = compiled_each(torch_layer_norm)
+# Without its own CUDA graphs: the bench captures every variant into a graph itself, and a capture
+# inside a capture fails. The kernels are those of mode="max-autotune".
+max_autotuned = compiled_each(torch_layer_norm, mode="max-autotune-no-cudagraphs")
 
 
 def liger(

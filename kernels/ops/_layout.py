@@ -44,6 +44,21 @@ def check_norm(x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor 
             )
 
 
+def check_residual(x: torch.Tensor, residual: object) -> None:
+    """Raise TypeError or ValueError with one sentence unless `residual` can be added to x."""
+    check_tensor("residual", residual, like=x)
+    assert isinstance(residual, torch.Tensor)
+    if residual.dtype != x.dtype:
+        raise TypeError(
+            f"residual has dtype {residual.dtype} and x {x.dtype}; they must have the same"
+        )
+    if residual.shape != x.shape:
+        raise ValueError(
+            f"residual has the shape {tuple(residual.shape)} and x {tuple(x.shape)}; they must "
+            "have the same"
+        )
+
+
 def collapse_rows(x: torch.Tensor) -> tuple[torch.Tensor, int, int, int]:
     """Describe the rows of x (..., N) by two strides: (x, outer stride, inner stride, n_inner).
 

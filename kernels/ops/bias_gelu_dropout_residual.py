@@ -13,15 +13,14 @@ Sources: Hendrycks, Gimpel, "Gaussian Error Linear Units" (arXiv:1606.08415); Sr
 
 from __future__ import annotations
 
-import functools
 import math
-import types
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from kernels.ops import _bias_gelu_dropout_residual_cuda as in_cuda
+from kernels.ops._compiled import compiled_each
 from kernels.ops._layernorm_cuda import needs_cuda
 from kernels.ops._layernorm_peers import needs_gpu
 from kernels.philox import kept_elements, scale
@@ -75,17 +74,7 @@ def torch_chain(x: Tensor, bias: Tensor, residual: Tensor, p: float, seed_offset
     return residual + F.dropout(F.gelu(x + bias, approximate="tanh"), p)
 
 
-@functools.cache
-def _compiled(_shape: Shape, _dtype: torch.dtype) -> Any:
-    # A code object of its own for each shape, as for LayerNorm: Dynamo counts recompilations.
-    own = types.FunctionType(torch_chain.__code__.replace(), globals(), "chain_compiled")
-    return torch.compile(own, dynamic=False)
-
-
-def compiled(x: Tensor, bias: Tensor, residual: Tensor, p: float, seed_offset: Tensor) -> Tensor:
-    """PyTorch's operators through torch.compile, compiled anew for every shape and dtype."""
-    result: Tensor = _compiled(tuple(x.shape), x.dtype)(x, bias, residual, p, seed_offset)
-    return result
+compiled = compiled_each(torch_chain)
 
 
 def inputs(

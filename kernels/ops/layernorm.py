@@ -14,7 +14,6 @@ Sources: Ba, Kiros, Hinton, "Layer Normalization" (arXiv:1607.06450); Chan, Golu
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any
 
 import torch
@@ -23,6 +22,7 @@ import triton.language as tl
 
 from kernels.launch import capability
 from kernels.ops import _layernorm_cuda as in_cuda
+from kernels.ops import _norm_common
 from kernels.ops._layernorm_peers import (
     MAX_AUTOTUNE_CELLS,
     compiled,
@@ -34,8 +34,10 @@ from kernels.ops._layernorm_peers import (
     needs_liger,
     torch_layer_norm,
 )
-from kernels.ops._layout import check_norm, collapse_rows, device_guard, refuse_gradients
-from kernels.registry import DTYPES, Cost, Op, Shape, Tolerance, Variant, register
+from kernels.ops._layout import check_norm, device_guard, one_row_stride, refuse_gradients
+from kernels.ops._norm_forward import candidates, configuration, forward
+from kernels.ops._norm_operators import define, like, needs_gradient, norm_train
+from kernels.registry import DTYPES, Op, Variant, register
 
 Tensor = torch.Tensor
 
@@ -66,92 +68,29 @@ def eager(
     return y.to(x.dtype)
 
 
-@triton.jit(do_not_specialize=["n_inner"])  # specialized to 1, a wide fp32 row spills
-def layer_norm_row(
-    x_ptr,
-    weight_ptr,
-    bias_ptr,
-    y_ptr,
-    x_outer_stride,
-    x_inner_stride,
-    x_col_stride,
-    n_inner,
-    n_groups,
-    eps,
-    GROUP: tl.constexpr,
-    BLOCK_COLS: tl.constexpr,
-    WIDE_OFFSETS: tl.constexpr,
-):
-    # One program a row. The row is loaded once and stays in registers: that is the fusion.
-    # Strides come in groups of GROUP elements: so the compiler knows what divides every address,
-    # and a row of 5000 is loaded 16 bytes at a time like one of 8192.
-    n_cols = n_groups * GROUP
-    row = tl.program_id(0).to(tl.int64)
-    x_row = row // n_inner * x_outer_stride + row % n_inner * x_inner_stride
-    x_row_ptr = x_ptr + x_row * GROUP
-    cols = tl.arange(0, BLOCK_COLS)
-    mask = cols < n_cols
-    x_cols = cols.to(tl.int64) if WIDE_OFFSETS else cols
-    x = tl.load(x_row_ptr + x_cols * x_col_stride, mask=mask, other=0.0).to(tl.float32)
-
-    mean = tl.sum(x, axis=0) / n_cols
-    # Masked lanes hold 0, not the mean: without the select each would add mean² to the sum.
-    centred = tl.where(mask, x - mean, 0.0)
-    variance = tl.sum(centred * centred, axis=0) / n_cols
-    y = centred * tl.rsqrt(variance + eps)
-
-    if weight_ptr is not None:
-        y *= tl.load(weight_ptr + cols, mask=mask, other=0.0).to(tl.float32)
-    if bias_ptr is not None:
-        y += tl.load(bias_ptr + cols, mask=mask, other=0.0).to(tl.float32)
-    tl.store(y_ptr + row * n_cols + cols, y.to(y_ptr.dtype.element_ty), mask=mask)
-
-
 @triton.jit
-def layer_norm_tiles(
-    x_ptr,
-    weight_ptr,
-    bias_ptr,
-    y_ptr,
-    x_outer_stride,
-    x_inner_stride,
-    x_col_stride,
-    n_inner,
-    n_groups,
-    eps,
-    GROUP: tl.constexpr,
-    BLOCK_COLS: tl.constexpr,
-    WIDE_OFFSETS: tl.constexpr,
+def layer_norm_loops(
+    x_ptr, weight_ptr, bias_ptr, y_ptr, x_row_stride, n_cols, eps, BLOCK_COLS: tl.constexpr
 ):
-    # A row too wide for the registers: the state (count, mean, sum of squares) merges tile by
-    # tile, and a second loop reads x again to normalize it.
-    n_cols = n_groups * GROUP
+    # A loop for the mean, one for the variance, one for the output: each asks for the row again.
     row = tl.program_id(0).to(tl.int64)
-    x_row = row // n_inner * x_outer_stride + row % n_inner * x_inner_stride
-    x_row_ptr = x_ptr + x_row * GROUP
-    mean = 0.0
-    squares = 0.0
+    x_row_ptr = x_ptr + row * x_row_stride
+    total = tl.zeros([BLOCK_COLS], tl.float32)
+    for start in range(0, n_cols, BLOCK_COLS):
+        cols = start + tl.arange(0, BLOCK_COLS)
+        total += tl.load(x_row_ptr + cols, mask=cols < n_cols, other=0.0).to(tl.float32)
+    mean = tl.sum(total, axis=0) / n_cols
+    squares = tl.zeros([BLOCK_COLS], tl.float32)
+    for start in range(0, n_cols, BLOCK_COLS):
+        cols = start + tl.arange(0, BLOCK_COLS)
+        x = tl.load(x_row_ptr + cols, mask=cols < n_cols, other=0.0).to(tl.float32)
+        centred = tl.where(cols < n_cols, x - mean, 0.0)
+        squares += centred * centred
+    inv_std = tl.rsqrt(tl.sum(squares, axis=0) / n_cols + eps)
     for start in range(0, n_cols, BLOCK_COLS):
         cols = start + tl.arange(0, BLOCK_COLS)
         mask = cols < n_cols
-        x_cols = cols.to(tl.int64) if WIDE_OFFSETS else cols
-        x = tl.load(x_row_ptr + x_cols * x_col_stride, mask=mask, other=0.0).to(tl.float32)
-        size = tl.minimum(n_cols - start, BLOCK_COLS).to(tl.float32)
-        tile_mean = tl.sum(x, axis=0) / size
-        centred = tl.where(mask, x - tile_mean, 0.0)
-        # Chan's merge of the tile's state into the row's.
-        delta = tile_mean - mean
-        share = size / (start + size)
-        mean += delta * share
-        squares += tl.sum(centred * centred, axis=0) + delta * delta * start * share
-
-    inv_std = tl.rsqrt(squares / n_cols + eps)
-    for start in range(0, n_cols, BLOCK_COLS):
-        cols = start + tl.arange(0, BLOCK_COLS)
-        mask = cols < n_cols
-        x_cols = cols.to(tl.int64) if WIDE_OFFSETS else cols
-        x = tl.load(x_row_ptr + x_cols * x_col_stride, mask=mask, other=0.0).to(tl.float32)
-        y = (x - mean) * inv_std
+        y = (tl.load(x_row_ptr + cols, mask=mask, other=0.0).to(tl.float32) - mean) * inv_std
         if weight_ptr is not None:
             y *= tl.load(weight_ptr + cols, mask=mask, other=0.0).to(tl.float32)
         if bias_ptr is not None:
@@ -159,113 +98,82 @@ def layer_norm_tiles(
         tl.store(y_ptr + row * n_cols + cols, y.to(y_ptr.dtype.element_ty), mask=mask)
 
 
-# (largest BLOCK_COLS, num_warps), first fit; a wider row goes tile by tile, in the last one's
-# blocks. By compute capability; other cards take the nearest older one's.
-# H100, `python -m kernels.lab tune layernorm --shape …`, bf16, µs by warps, the copy in brackets:
-#   65536×1024: 4: 93.2, 2: 93.7, 8: 127.9 (93.5); 512×1024: 4: 3.1, 8: 3.2, 2: 3.3 (2.5)
-#   65536×2048: 4: 184.0, 2: 185.1, 8: 191.3 (188.7)
-#   4096×4096: 8: 26.5, 4: 27.4, 16: 28.7 (24.8)
-#   16384×8192: 16: 183.8, 8: 184.6, 4: 184.6, 32: 235.2 (182.3)
-#   8192×16384: 16: 185.0, 8: 185.7, tiles of 8192: 193.9 (181.8)
-#   4096×32768: 32: 192.6, 16: 193.4, tiles of 16384: 202.2 (182.9)
-# The tables of 7.5 and 12.0 are what compiles there without a spill, which a row of 32768 in fp32
-# does not; no such card was timed.
-CONFIGURATIONS: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {
-    (7, 5): ((256, 1), (512, 2), (2048, 4), (4096, 8), (16384, 16)),
-    (9, 0): ((256, 1), (512, 2), (2048, 4), (4096, 8), (16384, 16), (32768, 32)),
-    (12, 0): ((256, 1), (512, 2), (2048, 4), (4096, 8), (16384, 16)),
-}
-# For a row above 16384 that can't be loaded 16 bytes at a time: an address an element takes
-# registers too, and a block that holds the row spills on 7.5, 9.0, 10.0 and 12.0.
-# H100, 4096×20001 bf16, µs: tiles of 8192, 8 warps: 283, 4: 280, tiles of 16384: 378, row: 485;
-#   fp32: 8: 316, 4: 343, tiles of 16384: 438, row: 643; 2048×50001 bf16: 8: 340, 4: 350
-RAGGED = (8192, 8)
+@triton.jit
+def layer_norm_row(
+    x_ptr, weight_ptr, bias_ptr, y_ptr, x_row_stride, n_cols, eps, BLOCK_COLS: tl.constexpr
+):
+    # The block holds the row: it is loaded once, and stays in registers until it is normalised.
+    row = tl.program_id(0).to(tl.int64)
+    cols = tl.arange(0, BLOCK_COLS)
+    mask = cols < n_cols
+    x = tl.load(x_ptr + row * x_row_stride + cols, mask=mask, other=0.0).to(tl.float32)
+    mean = tl.sum(x, axis=0) / n_cols
+    # Masked lanes hold 0, not the mean: without the select each would add mean² to the sum.
+    centred = tl.where(mask, x - mean, 0.0)
+    variance = tl.sum(centred * centred, axis=0) / n_cols
+    y = centred * tl.rsqrt(variance + eps)
+    if weight_ptr is not None:
+        y *= tl.load(weight_ptr + cols, mask=mask, other=0.0).to(tl.float32)
+    if bias_ptr is not None:
+        y += tl.load(bias_ptr + cols, mask=mask, other=0.0).to(tl.float32)
+    tl.store(y_ptr + row * n_cols + cols, y.to(y_ptr.dtype.element_ty), mask=mask)
 
 
-@functools.cache
-def configuration(n_cols: int, capability: tuple[int, int]) -> tuple[int, int]:
-    """Return (BLOCK_COLS, num_warps) for a row of `n_cols` on a card of `capability`."""
-    known = [card for card in CONFIGURATIONS if card <= capability]
-    table = CONFIGURATIONS[max(known, default=min(CONFIGURATIONS))]
-    block = min(triton.next_power_of_2(n_cols), table[-1][0])
-    return block, next(warps for largest, warps in table if block <= largest)
-
-
-def _launch(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    n_cols = x.shape[-1]
-    block, num_warps = configuration(n_cols, capability(x.device))
-    if n_cols > 16384:
-        group = math.gcd(16, n_cols, *x.stride()[:-1])
-        if x.stride(-1) != 1 or group * x.element_size() < 16:
-            block, num_warps = RAGGED
-    return launch(x, weight, bias, eps, block, num_warps)
-
-
-def launch(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-    block_cols: int,
-    num_warps: int,
+def _taught(
+    kernel: Any, block_cols: int, num_warps: int, tensors: tuple[Tensor | None, ...], eps: float
 ) -> Tensor:
-    """Launch the kernel in a configuration of your own; arguments as `layer_norm`, unchecked."""
+    """Launch one of the two kernels above, a program a row."""
+    x, weight, bias = tensors
+    assert x is not None
+    check_norm(x, weight, bias)
+    refuse_gradients("layer_norm", x, weight, bias)
+    x, row_stride = one_row_stride(x)
     n_cols = x.shape[-1]
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    rows = x.numel() // n_cols
-    if rows == 0:
-        return y
-    x, outer_stride, inner_stride, n_inner = collapse_rows(x)
-    group = math.gcd(16, n_cols, outer_stride, inner_stride)
-    kernel = layer_norm_row if n_cols <= block_cols else layer_norm_tiles
-    with device_guard(x):
-        kernel[(rows,)](
-            x,
-            None if weight is None else weight.contiguous(),
-            None if bias is None else bias.contiguous(),
-            y,
-            outer_stride // group,
-            inner_stride // group,
-            x.stride(-1),
-            n_inner,
-            n_cols // group,
-            eps,
-            GROUP=group,
-            BLOCK_COLS=block_cols,
-            WIDE_OFFSETS=(n_cols - 1) * x.stride(-1) >= 2**31,
-            num_warps=num_warps,
-        )
+    if y.numel() > 0:
+        weight, bias = (None if t is None else t.contiguous() for t in (weight, bias))
+        with device_guard(x):
+            kernel[(x.numel() // n_cols,)](
+                x, weight, bias, y, row_stride, n_cols, eps, block_cols, num_warps=num_warps
+            )
     return y
 
 
-def candidates(shape: Shape, dtype: torch.dtype) -> dict[str, Any]:
-    """The configurations that `tune` times at a shape, as functions of `inputs`, by name."""
-    block = triton.next_power_of_2(shape[-1])
-    found: dict[str, Any] = {}
-    for warps in (1, 2, 4, 8, 16, 32):
-        for size, name in ((block, "row"), (16384, "tiles of 16384"), (8192, "tiles of 8192")):
-            per_thread = size // (32 * warps)
-            if 2 <= per_thread <= 128 and (name == "row") == (size == block) and size <= 32768:
-                found[f"{name}, {warps} warps"] = functools.partial(
-                    launch, eps=1e-5, block_cols=size, num_warps=warps
-                )
-    return found
+def tutorial(
+    x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
+    """LayerNorm by three loops over the row, in blocks of at most 64 KiB, at most 8 warps.
+
+    So does Triton's own tutorial, whose block and warps these are; arguments as `layer_norm`.
+    """
+    block = min(65536 // x.element_size(), triton.next_power_of_2(x.shape[-1]))
+    num_warps = min(max(block // 256, 1), 8)
+    return _taught(layer_norm_loops, block, num_warps, (x, weight, bias), eps)
 
 
-_library = torch.library.Library("fusing_kernels", "FRAGMENT")
-_library.define("layer_norm(Tensor x, Tensor? weight, Tensor? bias, float eps) -> Tensor")
-_library.impl("layer_norm", _launch, "CPU")
-_library.impl("layer_norm", _launch, "CUDA")
+def simple(
+    x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
+    """LayerNorm with a row in one block, in one launch; arguments as `layer_norm`.
+
+    ValueError for a row that no block holds, of more than 32768 columns.
+    """
+    block, num_warps = configuration(x.shape[-1], capability(x.device))
+    if x.shape[-1] > block:
+        raise ValueError(f"x has {x.shape[-1]} columns; one block holds {block} at most here")
+    return _taught(layer_norm_row, block, num_warps, (x, weight, bias), eps)
 
 
-@torch.library.register_fake("fusing_kernels::layer_norm", lib=_library)
-def _fake(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+def _launch(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    return forward(x, None, weight, bias, eps, centred=True)[0]
 
 
-# Through the dispatcher, so that fake tensors, ledgers and torch.compile see one operator. No
-# autograd formula is registered: in Python it would cost every call some 10 µs.
-_operator = torch.ops.fusing_kernels.layer_norm.default
+# Through the dispatcher, so that fake tensors, ledgers and torch.compile see one operator.
+_operator = define(
+    "layer_norm(Tensor x, Tensor? weight, Tensor? bias, float eps) -> Tensor",
+    _launch,
+    lambda x, weight, bias, eps: like(x),
+)
 
 
 def layer_norm(
@@ -283,67 +191,27 @@ def layer_norm(
     don't collapse to two strides are copied first, which is one more launch.
     """
     check_norm(x, weight, bias)
-    refuse_gradients("layer_norm", x, weight, bias)
-    result: Tensor = _operator(x, weight, bias, eps)
+    result: Tensor
+    if needs_gradient(x, weight, bias):
+        result = norm_train(x, None, weight, bias, eps, True)[0]
+    else:
+        result = _operator(x, weight, bias, eps)
     return result
 
 
-def inputs(
-    shape: Shape,
-    dtype: torch.dtype,
-    device: torch.device | str,
-    seed: int,
-    *,
-    mean: float = 0.5,
-    spread: float = 1.5,
-) -> dict[str, Any]:
-    """Fresh random x (rows, N), weight (N,) and bias (N,), none of them centred on 0."""
-    rows, n_cols = shape
-    generator = torch.Generator(device=device).manual_seed(seed)
-
-    def normal(*size: int) -> Tensor:
-        return torch.randn(*size, generator=generator, device=device)
-
-    return {
-        "x": (mean + spread * normal(rows, n_cols)).to(dtype),
-        "weight": (1.0 + 0.5 * normal(n_cols)).to(dtype),
-        "bias": normal(n_cols).to(dtype),
-    }
-
-
-def cost(shape: Shape, dtype: torch.dtype, pass_: str) -> Cost:
-    """What LayerNorm with weight and bias must do at least.
-
-    An element costs 7 FLOPs: 1 into the sum, 1 to centre, 2 into the sum of squares, 1 to scale by
-    1/√(var + eps), 2 for weight and bias. A row costs 4 more: two divisions, one sum, one rsqrt.
-    """
-    if pass_ != "fwd":
-        raise ValueError(f"pass {pass_!r} of layernorm has no cost; it takes 'fwd'")
-    rows, n_cols = shape
-    return Cost(
-        flops=rows * (7 * n_cols + 4),
-        read_bytes=(rows + 2) * n_cols * dtype.itemsize,
-        write_bytes=rows * n_cols * dtype.itemsize,
-    )
-
-
-def tolerance(dtype: torch.dtype, shape: Shape) -> Tolerance:
-    """The output's rounding, and fp32 sums of N terms in a tree: log2(N) roundings, some twice."""
-    unit = torch.finfo(dtype).eps / 2
-    sums = 4 * 2.0**-24 * (2 + math.log2(max(shape[-1], 2)))
-    return Tolerance(relative_norm=unit + sums, largest=2 * unit + sums)
-
+BOTH = ("fwd", "bwd")
+TENSORS = ("x", "weight", "bias")
 
 OP = register(
     Op(
         name="layernorm",
         suite="norms",
-        inputs=inputs,
+        inputs=functools.partial(_norm_common.inputs, TENSORS),
         reference=reference,
         variants={
-            "eager": Variant("eager", eager, counted="aten"),
-            "torch": Variant("torch", torch_layer_norm, counted="aten"),
-            "compile": Variant("compile", compiled, unavailable=needs_gpu),
+            "eager": Variant("eager", eager, BOTH, counted="aten"),
+            "torch": Variant("torch", torch_layer_norm, BOTH, counted="aten"),
+            "compile": Variant("compile", compiled, BOTH, unavailable=needs_gpu),
             "compile_max_autotune": Variant(
                 "compile_max_autotune",
                 max_autotuned,
@@ -354,24 +222,20 @@ OP = register(
                 name: Variant(name, fn, counted="cuda", unavailable=in_cuda.needs_cuda)
                 for name, fn in in_cuda.VARIANTS.items()
             },
-            "fused": Variant("fused", layer_norm, counted="triton"),
-            "liger": Variant("liger", liger, unavailable=needs_liger),
+            "tutorial": Variant("tutorial", tutorial, counted="triton"),
+            "fused_simple": Variant("fused_simple", simple, counted="triton"),
+            "fused": Variant("fused", layer_norm, BOTH, counted="triton"),
+            "liger": Variant("liger", liger, BOTH, unavailable=needs_liger),
             "helion": Variant("helion", helion, unavailable=needs_helion),
         },
-        cost=cost,
-        tolerance=tolerance,
-        shapes=(
-            (512, 1024),
-            (2048, 4096),
-            (4096, 4096),
-            (4096, 8192),
-            (8192, 16384),
-            (16384, 8192),
-            (65536, 1024),
-        ),
+        cost=_norm_common.cost(TENSORS),
+        tolerance=_norm_common.tolerance(TENSORS),
+        shapes=_norm_common.SHAPES,
         dtypes=tuple(DTYPES.values()),
         rows_independent=True,
         operators=("layer_norm",),
-        candidates=candidates,
+        candidates=lambda shape, _dtype: candidates(shape, centred=True),
+        differentiates=TENSORS,
+        gradient_tolerance=_norm_common.gradient_tolerance(TENSORS),
     )
 )

@@ -1,0 +1,30 @@
+"""`torch.compile` for a variant: compiled anew for every shape and dtype."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from kernels.registry import Shape
+
+
+def compiled_each(fn: Callable[..., Any], mode: str | None = None) -> Callable[..., Any]:
+    """Return `fn` through torch.compile, with a graph of its own for each shape of its `x`."""
+
+    @functools.cache
+    def of(_shape: Shape, _dtype: torch.dtype) -> Any:
+        # A code object of its own for each shape: one shared by all would pass Dynamo's limit of
+        # recompilations, and from there on run eagerly without a word.
+        name = f"{fn.__name__}_compiled"
+        own = types.FunctionType(fn.__code__.replace(), fn.__globals__, name, fn.__defaults__)
+        return torch.compile(own, dynamic=False, mode=mode)
+
+    def call(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        return of(tuple(x.shape), x.dtype)(x, *args, **kwargs)
+
+    call.__doc__ = f"`{fn.__name__}` through torch.compile, anew for every shape and dtype."
+    return call

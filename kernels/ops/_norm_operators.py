@@ -1,0 +1,169 @@
+"""How the norms meet PyTorch: operators for fake tensors, torch.compile, ledgers and autograd.
+
+A call that needs no gradient goes through an operator of its own name without an autograd formula,
+since a formula in Python costs every call some 10 µs on the host. One that needs gradients goes
+through `norm_train`, which keeps the mean and inv_std of each row, and back by `norm_backward`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from kernels.ops._norm_backward import backward
+from kernels.ops._norm_forward import forward
+
+Tensor = torch.Tensor
+
+LIBRARY = torch.library.Library("fusing_kernels", "FRAGMENT")
+
+
+def define(schema: str, launch: Any, fake: Any) -> Any:
+    """Define an operator on CPU and CUDA tensors and return it; `fake` gives outputs' shapes."""
+    name = schema.partition("(")[0]
+    LIBRARY.define(schema)
+    for device in ("CPU", "CUDA"):
+        LIBRARY.impl(name, launch, device)
+    torch.library.register_fake(f"fusing_kernels::{name}", fake, lib=LIBRARY)
+    return getattr(torch.ops.fusing_kernels, name).default
+
+
+def like(x: Tensor) -> Tensor:
+    """An empty contiguous tensor of x's shape, dtype and device."""
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+
+
+def _train(
+    x: Tensor,
+    residual: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    centred: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    y, h, mean, inv_std = forward(x, residual, weight, bias, eps, centred=centred, statistics=True)
+    assert inv_std is not None
+    nothing = inv_std.new_empty(0)
+    # An operator must not return what it was given, so x is not returned as h.
+    return (
+        y,
+        nothing.to(x.dtype) if residual is None else h,
+        nothing if mean is None else mean,
+        inv_std,
+    )
+
+
+def _train_fake(
+    x: Tensor,
+    residual: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    centred: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    rows = x.numel() // x.shape[-1]
+    h = x.new_empty(0) if residual is None else like(x)
+    mean, inv_std = (
+        torch.empty(size, dtype=torch.float32, device=x.device)
+        for size in (rows if centred else 0, rows)
+    )
+    return like(x), h, mean, inv_std
+
+
+def _backward(
+    dy: Tensor,
+    dh: Tensor | None,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor | None,
+    inv_std: Tensor,
+    wants_weight: bool,
+    wants_bias: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    dx, dweight, dbias = backward(
+        *(dy, dh, x, weight, bias, mean, inv_std),
+        wants_weight=wants_weight,
+        wants_bias=wants_bias,
+    )
+    nothing = inv_std.new_empty(0)
+    return (
+        dx,
+        nothing if dweight is None else dweight,
+        inv_std.new_empty(0) if dbias is None else dbias,
+    )
+
+
+def _backward_fake(
+    dy: Tensor,
+    dh: Tensor | None,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor | None,
+    inv_std: Tensor,
+    wants_weight: bool,
+    wants_bias: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    def of(parameter: Tensor | None, wanted: bool) -> Tensor:
+        return like(parameter) if parameter is not None and wanted else inv_std.new_empty(0)
+
+    return like(x), of(weight, wants_weight), of(bias, wants_bias)
+
+
+norm_train = define(
+    "norm_train(Tensor x, Tensor? residual, Tensor? weight, Tensor? bias, float eps, bool centred)"
+    " -> (Tensor, Tensor, Tensor, Tensor)",
+    _train,
+    _train_fake,
+)
+norm_backward = define(
+    "norm_backward(Tensor dy, Tensor? dh, Tensor x, Tensor? weight, Tensor? bias, Tensor? mean, "
+    "Tensor inv_std, bool wants_weight, bool wants_bias) -> (Tensor, Tensor, Tensor)",
+    _backward,
+    _backward_fake,
+)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    x, residual, weight, bias, _eps, centred = inputs
+    _, h, mean, inv_std = output
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(
+        x if residual is None else h, weight, bias, mean if centred else None, inv_std
+    )
+
+
+def _formula(ctx: Any, dy: Tensor | None, dh: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+    x, weight, bias, mean, inv_std = ctx.saved_tensors
+    for_x, for_residual, for_weight, for_bias, _, _ = ctx.needs_input_grad
+    if dy is None:  # only the sum of x and residual is used further on
+        return dh, dh, None, None, None, None
+    dx, dweight, dbias = norm_backward(dy, dh, x, weight, bias, mean, inv_std, for_weight, for_bias)
+    return (
+        dx if for_x else None,
+        dx if for_residual else None,
+        dweight if for_weight else None,
+        dbias if for_bias else None,
+        None,
+        None,
+    )
+
+
+def _no_second(_ctx: Any, *_: Any) -> Any:
+    raise NotImplementedError(
+        "the norms of this package have no second derivative: call backward() or grad() without "
+        "create_graph=True, or use torch.nn.functional.layer_norm or rms_norm there"
+    )
+
+
+torch.library.register_autograd(
+    "fusing_kernels::norm_train", _formula, setup_context=_keep, lib=LIBRARY
+)
+torch.library.register_autograd("fusing_kernels::norm_backward", _no_second, lib=LIBRARY)
+
+
+def needs_gradient(*tensors: Tensor | None) -> bool:
+    """Whether autograd will ask for a gradient of one of `tensors`."""
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
