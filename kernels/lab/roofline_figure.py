@@ -259,7 +259,9 @@ def roofline(
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(_tick)
     axes.grid()
-    figure.draw_without_rendering()
+    engine = figure.get_layout_engine()
+    assert engine is not None
+    engine.execute(figure)  # the slope's label is turned by what comes out
     box = axes.get_window_extent()
     per_x = box.width / math.log10(right / left)
     per_y = box.height / math.log10(top / bottom)

@@ -2,7 +2,7 @@
 
 Colours are Okabe and Ito's, told apart by most colour-blind readers; a marker, a hatch or a label
 always says the same again. A draw function carries `@themed` and takes its paper and ink from the
-page that `theme` chose; `show` draws it once for each page and puts both into the notebook.
+page that `theme` chose; `show` puts a picture for each page into the notebook.
 """
 
 from __future__ import annotations
@@ -11,14 +11,17 @@ import base64
 import html
 import io
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import wraps
 from typing import Any, ParamSpec
 
 import matplotlib.style
+from matplotlib.backend_bases import FigureCanvasBase
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -29,7 +32,7 @@ P = ParamSpec("P")
 WIDTH = 5.6  # inches: a column's width on a page, and still legible at 390 px on a phone
 FONT_SIZE = 10.5  # points
 _PAGE_PX = 600
-_LARGEST_SVG = 60_000  # bytes; a larger picture becomes a PNG
+_LARGEST_SVG = 64_000  # bytes; a larger picture becomes a PNG
 _PNG_DPI = 220  # two pixels for each one of the page
 
 ORANGE, SKY, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
@@ -84,24 +87,34 @@ THEMES = {
     "light": Theme(paper="#ffffff", ink="#222832", muted="#5a6472", grid="#dde1e6"),
     "dark": Theme(paper="#121212", ink="#e8e8e8", muted="#a4acb6", grid="#34393f"),
 }
-_CURRENT: ContextVar[str] = ContextVar("theme", default="light")
+# Stands for either page: four colours that nothing else has, so each can be exchanged for a page's.
+_EITHER = Theme(paper="#fffffe", ink="#222831", muted="#5a6471", grid="#dde1e5")
+_CURRENT: ContextVar[Theme] = ContextVar("theme", default=THEMES["light"])
 
 
 @contextmanager
-def theme(name: str) -> Iterator[None]:
-    """Draw for the `light` or the `dark` page inside the block."""
-    if name not in THEMES:
-        raise ValueError(f"theme {name!r} is unknown; it takes one of: {', '.join(THEMES)}")
-    token = _CURRENT.set(name)
+def _drawing_for(colors: Theme) -> Iterator[None]:
+    token = _CURRENT.set(colors)
     try:
         yield
     finally:
         _CURRENT.reset(token)
 
 
+def theme(name: str) -> AbstractContextManager[None]:
+    """Draw for the `light` or the `dark` page inside the block."""
+    if name not in THEMES:
+        raise ValueError(f"theme {name!r} is unknown; it takes one of: {', '.join(THEMES)}")
+    return _drawing_for(THEMES[name])
+
+
 def page() -> Theme:
-    """Return the colours of the page that is drawn for."""
-    return THEMES[_CURRENT.get()]
+    """Return the colours of the page that is drawn for.
+
+    Give them to artists as they are: a picture for one page is made into the other's by exchanging
+    them. Pixels (`imshow`) may hold mixtures of them.
+    """
+    return _CURRENT.get()
 
 
 def look(variant: str) -> Look:
@@ -118,7 +131,11 @@ def look(variant: str) -> Look:
 
 
 def ink_on(color: str) -> str:
-    """Return black or white, whichever reads better on `color`."""
+    """Return black or white, whichever reads better on `color`; a page's own for its colours."""
+    if color in (page().ink, page().muted):
+        return page().paper
+    if color in (page().paper, page().grid):
+        return page().ink
     red, green, blue = to_rgb(color)
     return "#000000" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.45 else "#ffffff"
 
@@ -227,26 +244,72 @@ def render(draw: Callable[[], Figure], page_name: str = "light") -> tuple[str, b
 
     The same drawing gives the same bytes.
     """
-    with theme(page_name), _context():
-        figure = draw()
-        file = io.BytesIO()
+    return _pictures(draw, [page_name])[page_name]
+
+
+def _pictures(draw: Callable[[], Figure], names: Iterable[str]) -> dict[str, tuple[str, bytes]]:
+    """What `render` returns for each page, from one drawing where it is an SVG without pixels."""
+    svg = _svg(draw, _EITHER)
+    if len(svg) > _LARGEST_SVG:
+        return {name: ("image/png", _png(draw, THEMES[name])) for name in names}
+    if "<image" in svg:
+        drawn = {name: _svg(draw, THEMES[name]) for name in names}
+    else:
+        drawn = {name: _recolored(svg, THEMES[name]) for name in names}
+    return {name: ("image/svg+xml", svg.encode()) for name, svg in drawn.items()}
+
+
+def _recolored(svg: str, colors: Theme) -> str:
+    instead = dict(zip(astuple(_EITHER), astuple(colors), strict=True))
+    return re.sub("|".join(instead), lambda match: instead[match[0]], svg)
+
+
+def _svg(draw: Callable[[], Figure], colors: Theme) -> str:
+    with _drawing_for(colors), _context():
+        figure, file = draw(), io.BytesIO()
+        _lay_out(FigureCanvasSVG(figure), FigureCanvasSVG.fixed_dpi)
         figure.savefig(file, format="svg", metadata={"Date": None})
-        svg = _smaller(file.getvalue().decode())
-        if len(svg) <= _LARGEST_SVG:
-            return "image/svg+xml", svg
-        drawn, file = io.BytesIO(), io.BytesIO()
+    return _smaller(_with_hatches(file.getvalue().decode()))
+
+
+def _png(draw: Callable[[], Figure], colors: Theme) -> bytes:
+    with _drawing_for(colors), _context():
+        figure, drawn, file = draw(), io.BytesIO(), io.BytesIO()
+        _lay_out(FigureCanvasAgg(figure), _PNG_DPI)
         figure.savefig(drawn, format="png", dpi=_PNG_DPI, metadata={"Software": None})
-        flat = Image.open(drawn).convert("RGB").quantize(128, dither=Image.Dither.NONE)
-        flat.save(file, "PNG", optimize=True)
-        return "image/png", file.getvalue()
+    flat = Image.open(drawn).convert("RGB").quantize(128, dither=Image.Dither.NONE)
+    flat.save(file, "PNG", optimize=True)
+    return file.getvalue()
 
 
-def _smaller(svg: str) -> bytes:
-    """Return an SVG without comments, metadata and digits that no screen shows."""
+def _lay_out(canvas: FigureCanvasBase, dpi: float) -> None:
+    """Lay a figure out for good: a figure with a layout engine is drawn twice when it is saved."""
+    figure = canvas.figure
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        figure.set_dpi(dpi)
+        engine.execute(figure)
+        figure.set_layout_engine(None)
+
+
+def _with_hatches(svg: str) -> str:
+    """Return an SVG whose hatches show: matplotlib fades a face's hatch together with the face."""
+    fading = r"(fill: url\(#(\w+)\)); fill-opacity: ([\d.]+)"
+    for _, name, opacity in set(re.findall(fading, svg)):
+        tile = rf'(<pattern id="{name}".*?<rect [^>]*fill="#\w+")'
+        svg = re.sub(tile, rf'\1 fill-opacity="{opacity}"', svg, flags=re.DOTALL)
+    return re.sub(fading, r"\1", svg)
+
+
+def _smaller(svg: str) -> str:
+    """Return an SVG without what no screen shows: comments, names, spaces, the last digits."""
     svg = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<!DOCTYPE[^>]*>", "", svg, flags=re.DOTALL)
     svg = re.sub(r"(\d\d\.\d\d)\d+", r"\1", svg)
     svg = re.sub(r" ?\n(?=[A-Za-z] |z)", "", svg)  # between the commands of a path
-    return re.sub(r"\s*\n\s*", " ", svg).replace("> <", "><").encode()
+    svg = re.sub(r"([MLQC:;]) |(?<=[\dz]) (?=\")", r"\1", svg)  # no text: letters are paths
+    svg = re.sub(r'<g id="\w+">', "<g>", svg)  # nothing points at a group
+    svg = re.sub(r'(?<=[#"])DejaVuSans-(?:(Bold)-)?', lambda match: "b" if match[1] else "d", svg)
+    return re.sub(r"\s*\n\s*", " ", svg).replace("> <", "><")
 
 
 # Which picture shows: the light one, unless the page says that it is dark (the book, Colab,
@@ -283,8 +346,7 @@ def figure_html(draw: Callable[[], Figure], caption: str, alt: str) -> str:
         if not text.strip():
             raise ValueError(f"{name} is empty; write one sentence that says what the figure shows")
     images = []
-    for name in THEMES:
-        mime, data = render(draw, name)
+    for name, (mime, data) in _pictures(draw, THEMES).items():
         images.append(
             f'<img class="fk-{name} only-{name}" style="max-width:{_PAGE_PX}px" '
             f'alt="{html.escape(alt)}" src="data:{mime};base64,{base64.b64encode(data).decode()}">'

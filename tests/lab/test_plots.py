@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import subprocess
 import sys
 
@@ -221,10 +222,41 @@ def test_a_figure_has_units_and_the_same_bytes_each_time(name):
     assert once["light"] != once["dark"]
 
 
+@pytest.mark.parametrize("page", style.THEMES)
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_a_picture_made_for_both_pages_is_the_one_drawn_for_each(name, page):
+    def without_keys(svg: str) -> str:  # of clips, hatches and markers: made of the colours
+        return re.sub(r"\b[a-z][0-9a-f]{10}\b", "", svg)
+
+    drawn = style._svg(DRAWINGS[name], style.THEMES[page])
+    mime, made = style.render(DRAWINGS[name], page)
+    assert mime == "image/svg+xml"
+    assert without_keys(made.decode()) == without_keys(drawn)
+
+
+def test_a_color_of_the_page_is_written_on_in_its_other_color():
+    for page in style.THEMES:
+        with plots.theme(page):
+            colors = style.page()
+            assert style.ink_on(colors.ink) == style.ink_on(colors.muted) == colors.paper
+            assert style.ink_on(colors.paper) == style.ink_on(colors.grid) == colors.ink
+    assert [style.ink_on(color) for color in (style.YELLOW, style.BLUE)] == ["#000000", "#ffffff"]
+
+
+def test_a_hatch_is_darker_than_the_face_under_it():
+    svg = style.render(DRAWINGS["operations_strip"])[1].decode()
+    (name,) = set(re.findall(r"fill:url\(#(\w+)\)", svg))
+    tile = re.search(rf'<pattern id="{name}".*?</pattern>', svg)[0]
+    face = re.search(r'<rect [^>]*fill="(#\w+)" fill-opacity="([\d.]+)"', tile)
+    assert float(face[2]) < 0.5
+    assert f'style="fill:{face[1]};stroke:{face[1]};' in tile  # the lines, in full
+    assert not re.search(r"url\(#\w+\);fill-opacity", svg)
+
+
 def test_a_crowded_figure_becomes_a_png():
     def draw() -> Figure:
         figure = style.new_figure(2.0)
-        figure.subplots().plot([i * 7919 % 1009 for i in range(9000)])
+        figure.subplots().plot([i * 7919 % 1009 for i in range(30_000)])
         return figure
 
     mime, data = style.render(draw)
