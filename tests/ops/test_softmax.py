@@ -1,0 +1,348 @@
+"""Softmax and its gradient against float64, on every dtype, width and layout; what it refuses."""
+
+import re
+
+import pytest
+import torch
+
+from kernels.launch import assume_capability, recording
+from kernels.launch.compile import compile_launch
+from kernels.ops import _softmax_backward
+from kernels.ops import softmax as module
+from kernels.ops.softmax import reference, softmax
+from kernels.registry import DTYPES, get
+from tests.ops.test_layernorm import layouts
+
+OP = get("softmax")
+# The kernels that hold a row, and those that walk along it: the narrow blocks of the second make a
+# row of any width a wide one, so that a few tiles are enough to test the loops.
+WIDTHS = {"divisible": 1024, "ragged": 1000, "three": 3, "one": 1, "wide": 20_000}
+FORWARD = {"row": lambda x: module.launch(x, 64, 1), "tiles": lambda x: module.launch(x, 16, 1)}
+BACKWARD = {
+    "row": lambda dy, y: _softmax_backward.launch_backward(dy, y, 64, 1),
+    "tiles": lambda dy, y: _softmax_backward.launch_backward(dy, y, 16, 1),
+}
+
+
+def make(rows, cols, dtype, **options):
+    return OP.inputs((rows, cols), dtype, "cpu", seed=torch.seed() % 2**31, **options)["x"]
+
+
+def differentiate(fn, x, dy):
+    """The output and the gradient of x, which keeps its strides."""
+    x = x.detach().requires_grad_()
+    y = fn(x)
+    return y.detach(), torch.autograd.grad(y, x, dy)[0]
+
+
+def assert_within(out, exact, tolerance, dtype):
+    assert out.dtype == dtype
+    error = (out.double() - exact).norm()
+    assert error <= tolerance.relative_norm * exact.norm(), (error / exact.norm()).item()
+    assert (out.double() - exact).abs().max() <= tolerance.largest * exact.abs().max()
+
+
+def assert_no_worse_than_torch(ours, torchs, exact):
+    """At most twice PyTorch's distance from the truth, and a rounding to the dtype beside it."""
+    unit = torch.finfo(ours.dtype).eps / 2
+    allowed = 2 * (torchs.double() - exact).norm() + unit * exact.norm()
+    assert (ours.double() - exact).norm() <= allowed
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_width_and_dtype(dtype, width):
+    rows, cols = 2 if width == "wide" else 7, WIDTHS[width]
+    x, dy = make(rows, cols, dtype), torch.randn(rows, cols).to(dtype)
+    y, dx = differentiate(softmax, x, dy)
+    exact_y, exact_dx = differentiate(reference, x.double(), dy.double())
+    assert_within(y, exact_y, OP.tolerance(dtype, (rows, cols)), dtype)
+    if cols >= 1000:  # in a narrow row one element can be near 1, where dy − Σ dy · y cancels
+        assert_within(dx, exact_dx, OP.gradient_tolerance("x", dtype, (rows, cols)), dtype)
+    torch_y, torch_dx = differentiate(lambda x: torch.softmax(x, -1), x, dy)
+    assert_no_worse_than_torch(y, torch_y, exact_y)
+    assert_no_worse_than_torch(dx, torch_dx, exact_dx)
+
+
+@pytest.mark.parametrize("name", ["eager", "torch"])
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+def test_the_other_variants_compute_the_same(name, dtype):
+    x, dy = make(7, 1000, dtype), torch.randn(7, 1000).to(dtype)
+    y, dx = differentiate(OP.variant(name).fn, x, dy)
+    exact_y, exact_dx = differentiate(reference, x.double(), dy.double())
+    assert_within(y, exact_y, OP.tolerance(dtype, (7, 1000)), dtype)
+    assert_within(dx, exact_dx, OP.gradient_tolerance("x", dtype, (7, 1000)), dtype)
+
+
+def cast(x, dtype):
+    """`x` in another dtype and in the strides it has, which `x.to(dtype)` may not keep."""
+    steps = zip(x.shape, x.stride(), strict=True)
+    span = 1 + sum((size - 1) * stride for size, stride in steps)
+    memory = x.as_strided((span,), (1,)).to(dtype)
+    return memory.as_strided(x.shape, x.stride())
+
+
+@pytest.mark.parametrize(("name", "x"), list(layouts()), ids=[name for name, _ in layouts()])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("kernel", ["row", "tiles"])
+def test_every_layout_of_x_and_of_the_upstream_gradient(name, x, dtype, kernel):
+    x = cast(x, dtype)
+    exact = reference(x)
+    y = FORWARD[kernel](x)
+    assert y.is_contiguous()
+    assert y.dtype == dtype
+    assert_no_worse_than_torch(y, torch.softmax(x, -1), exact)
+
+    # The same tensor once more, as the gradient of what another input gave.
+    dy, y = x, softmax(make(max(1, x.numel() // x.shape[-1]), x.shape[-1], dtype)).view(x.shape)
+    dx = BACKWARD[kernel](dy, y)
+    assert dx.is_contiguous()
+    assert dx.dtype == dtype
+    exact = y.double() * (dy.double() - (dy.double() * y.double()).sum(-1, keepdim=True))
+    torchs = torch.ops.aten._softmax_backward_data(dy.contiguous(), y, -1, dtype)
+    assert_no_worse_than_torch(dx, torchs, exact)
+
+
+@pytest.mark.parametrize(("name", "x"), list(layouts()), ids=[name for name, _ in layouts()])
+def test_gradients_reach_every_layout(name, x):
+    dy = torch.randn(x.shape)
+    y, dx = differentiate(softmax, x, dy)
+    exact_y, exact_dx = differentiate(reference, x.double(), dy.double())
+    torch_y, torch_dx = differentiate(lambda x: torch.softmax(x, -1), x, dy)
+    assert_no_worse_than_torch(y, torch_y, exact_y)
+    assert_no_worse_than_torch(dx, torch_dx, exact_dx)
+
+
+def test_an_upstream_gradient_that_is_one_number_everywhere():
+    x = make(5, 48, torch.float32).requires_grad_()
+    softmax(x).sum().backward()  # autograd expands a single 1.0
+    # The sum of a row is 1 whatever x is.
+    assert x.grad.abs().max() <= 1e-6
+    x.grad = None
+    (3 * softmax(x)[:, ::2]).sum().backward()
+    exact = torch.autograd.functional.jacobian(
+        lambda x: (3 * reference(x)[:, ::2]).sum(), x.detach().double()
+    )
+    assert (x.grad - exact).norm() <= 1e-6 * exact.norm()
+
+
+@pytest.mark.parametrize("shape", [(0, 8), (3, 0, 8)])
+def test_no_rows_give_no_rows(shape):
+    x = torch.empty(shape, requires_grad=True)
+    y = softmax(x)
+    y.backward(torch.empty(shape))
+    assert y.shape == x.grad.shape == shape
+
+
+@pytest.mark.parametrize("kernel", FORWARD)
+def test_rows_sum_to_one_and_a_shift_changes_nothing(kernel):
+    # Whole numbers, so that the shift loses nothing.
+    x = torch.randint(-8, 8, (6, 50)).float()
+    y = FORWARD[kernel](x)
+    assert (y.double().sum(-1) - 1).abs().max() <= 2.0**-22
+    torch.testing.assert_close(FORWARD[kernel](x + 1000), y, rtol=0, atol=0)
+    order = torch.randperm(50)
+    torch.testing.assert_close(FORWARD[kernel](x[:, order]), y[:, order], rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("kernel", FORWARD)
+def test_large_numbers_neither_overflow_nor_cancel(kernel):
+    half = (torch.randn(4, 50) * 1e4).clamp(-6e4, 6e4).half()
+    near = (1000 + torch.randn(4, 50)).float()
+    edge = torch.tensor([[3.0e38, -3.4e38, 3.0e38, 0.0] * 10])
+    for x in (half, near, near.bfloat16(), edge):
+        y = FORWARD[kernel](x)
+        assert y.isfinite().all()
+        assert_no_worse_than_torch(y, torch.softmax(x, -1), reference(x))
+
+
+@pytest.mark.parametrize("kernel", FORWARD)
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+def test_minus_infinity_is_zero_and_a_row_of_it_is_nan(kernel, dtype):
+    infinity, nan = float("inf"), float("nan")
+    x = torch.randn(7, 50).to(dtype)
+    x[0, ::3] = -infinity
+    x[1, :33] = -infinity  # two whole tiles before the first number
+    x[2, 17:] = -infinity  # and after the last
+    x[3] = -infinity
+    x[4, 20] = infinity
+    x[5, 20] = nan
+    x[6, :49] = -infinity  # all that is left gets 1
+    y = FORWARD[kernel](x)
+    torch.testing.assert_close(y, torch.softmax(x, -1), equal_nan=True, rtol=0.01, atol=0)
+    assert y[3:6].isnan().all()
+    assert y[6, 49] == 1
+    assert (y[:3] == 0).sum() == (x[:3] == -infinity).sum()
+
+
+@pytest.mark.parametrize("kernel", FORWARD)
+def test_the_lowest_number_of_fp32_is_not_minus_infinity(kernel):
+    lowest = torch.finfo(torch.float32).min
+    x = torch.full((1, 50), float("-inf"))
+    x[0, [3, 40]] = lowest
+    y = FORWARD[kernel](x)
+    assert (y[0, 3], y[0, 40], y.sum()) == (0.5, 0.5, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "sentence"),
+    [
+        (lambda x: softmax(x.double()), TypeError, "x has dtype torch.float64; it takes"),
+        (lambda x: softmax(x.int()), TypeError, "x has dtype torch.int32; it takes"),
+        (lambda x: softmax([1.0]), TypeError, "x is a list; it takes a torch.Tensor"),
+        (lambda x: softmax(x[:, :0]), ValueError, r"shape \(4, 0\); its last dimension"),
+        (lambda x: softmax(x[0, 0]), ValueError, r"shape \(\); its last dimension"),
+        (lambda x: OP.cost((4, 8), x.dtype, "train"), ValueError, "takes 'fwd' or 'bwd'"),
+    ],
+)
+def test_bad_input_gets_one_sentence(call, error, sentence):
+    with pytest.raises(error, match=sentence):
+        call(torch.randn(4, 8))
+
+
+def test_a_second_derivative_is_refused_with_a_sentence():
+    x = torch.randn(4, 8, requires_grad=True)
+    (dx,) = torch.autograd.grad(softmax(x), x, torch.randn(4, 8), create_graph=True)
+    with pytest.raises(NotImplementedError, match="softmax has no second derivative here; use"):
+        dx.square().sum().backward()
+
+
+def operators_called(fn):
+    seen = []
+
+    class Names(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if func.namespace == "fusing_kernels":
+                seen.append(func._schema.name.split("::")[1])
+            return func(*args, **(kwargs or {}))
+
+    with Names():
+        fn()
+    return seen
+
+
+def test_without_gradients_no_autograd_formula_is_asked():
+    x = torch.randn(4, 8, requires_grad=True)
+    assert operators_called(lambda: softmax(x.detach())) == ["softmax"]
+    with torch.no_grad():
+        assert operators_called(lambda: softmax(x)) == ["softmax"]
+    assert operators_called(lambda: softmax(x).sum().backward()) == [
+        "softmax_with_grad",
+        "softmax_backward",
+    ]
+    assert set(OP.operators) == {"softmax", "softmax_with_grad", "softmax_backward"}
+    assert softmax(x).requires_grad
+    assert not softmax(x.detach()).requires_grad
+
+
+def test_it_saves_the_output_and_nothing_else():
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
+        y = softmax(torch.randn(4, 8, requires_grad=True))
+    assert [t.data_ptr() for t in saved] == [y.data_ptr()]
+
+
+@pytest.mark.parametrize("pass_", ["fwd", "bwd"])
+def test_the_cost_is_each_tensor_once(pass_):
+    for dtype in DTYPES.values():
+        size = 6 * 50 * dtype.itemsize
+        cost = OP.cost((6, 50), dtype, pass_)
+        reads = {"fwd": 1, "bwd": 2}[pass_]
+        assert (cost.read_bytes, cost.write_bytes) == (reads * size, size)
+
+
+def test_a_graph_keeps_it_whole_forward_and_backward():
+    x, dy = make(4, 64, torch.float32), torch.randn(4, 64)
+    compiled = torch.compile(lambda x: softmax(2 * x), fullgraph=True, backend="aot_eager")
+    y, dx = differentiate(compiled, x, dy)
+    plain_y, plain_dx = differentiate(lambda x: softmax(2 * x), x, dy)
+    torch.testing.assert_close(y, plain_y)
+    torch.testing.assert_close(dx, plain_dx)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), plain_y)
+
+
+def test_the_operators_pass_pytorchs_own_checks():
+    x, y = make(4, 64, torch.float32), torch.rand(4, 64)
+    for operator, arguments in (
+        (torch.ops.fusing_kernels.softmax.default, (x,)),
+        (torch.ops.fusing_kernels.softmax_with_grad.default, (x.clone().requires_grad_(),)),
+        (torch.ops.fusing_kernels.softmax_backward.default, (x, y)),
+    ):
+        torch.library.opcheck(operator, arguments)
+
+
+def launches_of(width, dtype, capability):
+    x = torch.empty(1, width, dtype=dtype, requires_grad=True)
+    with assume_capability(capability), recording() as launches:
+        softmax(x).backward(x.detach())
+    return launches.seen
+
+
+@pytest.mark.parametrize("capability", [75, 80, 86, 89, 90, 100, 120])
+def test_no_launch_spills_on_any_card(capability):
+    # 1024 to 16384 forward are the suite's, which tests/lab/test_aot.py compiles.
+    for width in (1000, 16384, 20_001, 32_768, 131_072):
+        for dtype in DTYPES.values():
+            if dtype == torch.bfloat16 and capability == 75:
+                continue
+            for launch in launches_of(width, dtype, capability):
+                compiled = compile_launch(launch, capability)
+                assert compiled.stack_bytes == 0, (launch.name, width, dtype)
+                assert compiled.shared_bytes <= 48 * 1024
+
+
+def test_a_wide_row_takes_the_loop():
+    def names(width, capability):
+        return [launch.name for launch in launches_of(width, torch.bfloat16, capability)]
+
+    rows, tiles = "softmax_row softmax_backward_row", "softmax_tiles softmax_backward_tiles"
+    assert names(16_384, 80) == names(16_384, 90) == rows.split()
+    assert names(16_385, 80) == names(16_385, 90) == names(32_776, 90) == tiles.split()
+    # Two rows of 32768 don't fit an SM's registers, one does where it is loaded 16 bytes at a time.
+    assert names(32_768, 90) == ["softmax_row", "softmax_backward_tiles"]
+
+
+def test_a_card_without_a_table_takes_the_nearest_older_ones():
+    table = module.CONFIGURATIONS
+    assert module.configuration(32_768, (10, 0)) == table[9, 0][-1]
+    assert module.configuration(16_384, (8, 6)) == table[7, 5][-1]
+    assert module.configuration(16_384, (7, 0)) == table[7, 5][-1]
+    assert module.configuration(32_768, (12, 1)) == _softmax_backward.TILES
+    assert module.configuration(1000, (9, 0)) == (1024, 4)
+
+
+def test_a_ragged_row_is_loaded_16_bytes_at_a_time():
+    def loads(width):
+        launches = launches_of(width, torch.bfloat16, 90)
+        ptx = "".join(compile_launch(launch, 90).ptx for launch in launches)
+        return set(re.findall(r"ld\.global\S*", ptx))
+
+    assert loads(5000) == loads(8192) == {"ld.global.v4.b32"}
+    assert loads(5001) == {"ld.global.b16"}
+
+
+def test_every_candidate_computes_softmax():
+    x = make(2, 20_000, torch.float32)
+    found = OP.candidates((2, 20_000), torch.float32)
+    assert {"row, 32 warps", "tiles of 8192, 16 warps"} <= set(found)
+    for name in ("row, 32 warps", "tiles of 4096, 8 warps"):
+        assert_within(found[name](x=x), reference(x), OP.tolerance(x.dtype, x.shape), x.dtype)
+
+
+def test_peers_that_are_absent_or_need_a_gpu_say_so(monkeypatch):
+    assert list(OP.variants) == ["eager", "torch", "compile", "fused", "liger"]
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert "GPU" in OP.variant("compile").unavailable(cpu)
+    assert "iger" in OP.variant("liger").unavailable(cpu)
+    assert OP.variant("fused").unavailable(cpu) is None
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert OP.variant("liger").unavailable(gpu) == "liger-kernel is not installed"
+
+
+def test_a_liger_without_softmax_is_absent_and_says_why(tmp_path, monkeypatch):
+    (tmp_path / "liger_kernel").mkdir()
+    (tmp_path / "liger_kernel" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    told = OP.variant("liger").unavailable(torch.device("cuda"))
+    assert told.startswith("this release of liger-kernel has no softmax that can be imported: ")
