@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
 
@@ -19,12 +20,13 @@ def instructions(launch: Launch, capability: int) -> Counter[str]:
     Names are the assembler's, such as `IMAD.WIDE.U32`. Every instruction counts once, those in
     both branches of an `if` too, and a loop's once however often it runs: for a kernel without
     loops the sum is the most that a thread executes. What only fills the binary up is left out.
-    LookupError if the binary has no kernel of that name.
+    Kernels that were compiled together are disassembled together, once. LookupError if the binary
+    has no kernel of that name.
     """
     name = launch.name.split("<")[0].strip()
     # C++ writes a name with its length before it; a template's goes on with I.
     wanted = re.compile(rf"{re.escape(name)}|_Z{len(name)}{re.escape(name)}.*")
-    parts = disassembly(compile_launch(launch, capability).cubin).split("Function : ")[1:]
+    parts = _functions(compile_launch(launch, capability).cubin)
     found = [part for part in parts if wanted.fullmatch(part.splitlines()[0].strip())]
     if not found:
         raise LookupError(f"the binary of {launch.name!r} has no kernel of that name")
@@ -37,3 +39,9 @@ def instructions(launch: Launch, capability: int) -> Counter[str]:
     counts["BRA"] -= 1
     del counts["NOP"]
     return +counts
+
+
+@functools.lru_cache(maxsize=8)
+def _functions(cubin: bytes) -> list[str]:
+    """The text of each function of a binary. The disassembler takes long to start."""
+    return disassembly(cubin).split("Function : ")[1:]

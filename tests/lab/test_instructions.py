@@ -5,6 +5,7 @@ import torch
 
 from kernels.cuda import cuda
 from kernels.cuda.compile import no_compiler
+from kernels.lab import instructions as disassembler
 from kernels.lab.instructions import instructions
 from kernels.launch import recording
 
@@ -52,3 +53,16 @@ def test_several_instances_of_a_template_in_one_binary_are_refused():
     module = cuda(SOURCE, instances=["roots<1>", "roots<2>"])
     with pytest.raises(LookupError, match="2 instances of it; compile one alone"):
         counted(module["roots<1>"])
+
+
+def test_kernels_that_are_compiled_together_are_disassembled_once(monkeypatch):
+    runs = []
+    whole = disassembler.disassembly
+    monkeypatch.setattr(
+        disassembler, "disassembly", lambda cubin: runs.append(len(cubin)) or whole(cubin)
+    )
+    disassembler._functions.cache_clear()
+    module = cuda(SOURCE)
+    one, two = counted(module.copy), counted(module.copy_of_two)
+    assert len(runs) == 1
+    assert two.total() > one.total()
