@@ -102,7 +102,8 @@ class Op:
     `shapes` are the shapes of its suite, and `rows_independent` says that each row of the shape's
     first dimension is computed alone, so that counts extend linearly in the rows. `operators` are
     the names under `torch.ops.fusing_kernels` that belong to it. `candidates(shape, dtype)` are
-    the configurations of `fused` that `tune` compares.
+    the configurations of `fused` that `tune` compares, as functions of the inputs by name, and
+    `backward_candidates` those of its backward, as functions that autograd goes back through.
 
     Where random numbers decide, `takes_first_row` says that `reference` takes `first_row`, the
     place of its rows in the whole, and `outcomes(**inputs)` are the two values in float64 that each
@@ -111,6 +112,9 @@ class Op:
     `differentiates` are the inputs that "bwd" makes gradients of, in this order; autograd through
     `reference` gives them in float64, and `gradient_tolerance(name, dtype, shape)` bounds the
     error of each.
+
+    `cells` are the shapes and dtypes that its suite measures a pass in, for a pass that would take
+    too long in all of them; a pass that it does not name is measured in all.
     """
 
     name: str
@@ -129,6 +133,20 @@ class Op:
     outcomes: Callable[..., tuple[torch.Tensor, torch.Tensor]] | None = None
     differentiates: tuple[str, ...] = ()
     gradient_tolerance: Callable[[str, torch.dtype, Shape], Tolerance] | None = None
+    backward_candidates: Callable[[Shape, torch.dtype], Mapping[str, Callable[..., Any]]] | None = (
+        None
+    )
+    cells: Mapping[str, tuple[tuple[Shape, torch.dtype], ...]] = field(default_factory=dict)
+
+    @property
+    def passes(self) -> tuple[str, ...]:
+        """The passes that any variant has, in the order of PASSES."""
+        return tuple(p for p in PASSES if any(p in v.passes for v in self.variants.values()))
+
+    def cells_of(self, pass_: str) -> tuple[tuple[Shape, torch.dtype], ...]:
+        """Return the shapes and dtypes that the suite measures a pass in, shape by shape."""
+        everywhere = tuple((shape, dtype) for shape in self.shapes for dtype in self.dtypes)
+        return self.cells.get(pass_, everywhere)
 
     def variant(self, name: str) -> Variant:
         """Return the variant called `name`; KeyError with one sentence if there is none."""
@@ -144,7 +162,8 @@ _OPS: dict[str, Op] = {}
 def register(op: Op) -> Op:
     """Put `op` into the registry and return it.
 
-    ValueError if its name is taken, its suite is unknown, or a variant's key is not its name.
+    ValueError if its name is taken, its suite is unknown, a variant's key is not its name, or a
+    pass is unknown or lacks what checks it.
     """
     if op.name in _OPS:
         raise ValueError(f"operation {op.name!r} is registered already")
@@ -156,6 +175,19 @@ def register(op: Op) -> Op:
         unknown = set(variant.passes) - set(PASSES)
         if unknown:
             raise ValueError(f"passes {sorted(unknown)} of {op.name!r} {key!r} are unknown")
+        if "bwd" in variant.passes and variant.own_random:
+            raise ValueError(
+                f"variant {key!r} of {op.name!r} draws its own random numbers: nothing can check "
+                f"its gradients, so it takes no pass 'bwd'"
+            )
+    if "bwd" in op.passes and not (op.differentiates and op.gradient_tolerance):
+        raise ValueError(
+            f"operation {op.name!r} has the pass 'bwd', so it needs differentiates and "
+            f"gradient_tolerance"
+        )
+    strange = set(op.cells) - set(op.passes)
+    if strange:
+        raise ValueError(f"cells of {op.name!r} name passes that it lacks: {sorted(strange)}")
     _OPS[op.name] = op
     return op
 

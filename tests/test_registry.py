@@ -7,6 +7,7 @@ import torch
 
 import kernels.ops  # noqa: F401
 from kernels import registry
+from kernels.lab.passes import as_tuple
 from kernels.registry import Cost, Op, Tolerance, Variant
 
 
@@ -44,11 +45,29 @@ def test_registered_once_found_by_name_and_suite(empty_registry):
         ({"suite": "nope"}, "suite 'nope'"),
         ({"variants": {"a": Variant("b", torch.clone)}}, "variant 'b'"),
         ({"variants": {"a": Variant("a", torch.clone, passes=("sideways",))}}, "sideways"),
+        ({"variants": {"a": Variant("a", torch.clone, passes=("fwd", "bwd"))}}, "it needs diff"),
+        (
+            {"variants": {"a": Variant("a", torch.clone, passes=("bwd",), own_random=True)}},
+            "nothing can check its gradients",
+        ),
+        ({"cells": {"bwd": (((4, 4), torch.bfloat16),)}}, r"passes that it lacks: \['bwd'\]"),
     ],
 )
 def test_bad_operations_are_refused(empty_registry, changes, sentence):
     with pytest.raises(ValueError, match=sentence):
         registry.register(an_op(**changes))
+
+
+def test_a_pass_is_measured_in_the_cells_that_are_named_for_it():
+    op = an_op(
+        variants={"torch": Variant("torch", torch.clone, passes=("fwd", "bwd"))},
+        shapes=((4, 4), (8, 4)),
+        dtypes=(torch.float16, torch.float32),
+        cells={"bwd": (((8, 4), torch.float32),)},
+    )
+    assert op.passes == ("fwd", "bwd")
+    assert len(op.cells_of("fwd")) == 4
+    assert op.cells_of("bwd") == (((8, 4), torch.float32),)
 
 
 def test_unknown_names_are_told_with_the_known_ones():
@@ -95,4 +114,9 @@ def test_every_operation_is_whole(op):
     other = op.inputs(few, torch.float32, "cpu", 1)
     tensors = [name for name, value in inputs.items() if isinstance(value, torch.Tensor)]
     assert not torch.equal(inputs[tensors[0]], other[tensors[0]])
-    assert op.reference(**inputs).dtype == torch.float64
+    assert all(out.dtype == torch.float64 for out in as_tuple(op.reference(**inputs)))
+    for pass_, name in ((p, n) for p in op.passes if p != "fwd" for n in op.differentiates):
+        for shape, dtype in op.cells_of(pass_):
+            assert op.cost(shape, dtype, pass_).write_bytes > 0
+            assert 0 < op.gradient_tolerance(name, dtype, shape).relative_norm < 0.1
+        assert isinstance(inputs[name], torch.Tensor)

@@ -7,10 +7,9 @@ allocation. An operator of this package counts through the launches of its kerne
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -19,8 +18,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from kernels.lab import traffic
-from kernels.lab._fake_cuda import FakeCudaMode
+from kernels.lab._fake_cuda import (
+    FakeCudaMode,
+    SpelledMode,
+    differentiable_fakes,
+    no_context,
+)
 from kernels.lab.ledger import Ledger, Step, TensorTraffic
+from kernels.lab.passes import back
 from kernels.registry import Op, Shape, ops
 
 OURS = "fusing_kernels"
@@ -64,6 +69,8 @@ class _Counter(TorchDispatchMode):
     def __init__(self, names: dict[int, str]) -> None:
         super().__init__()
         self.steps: list[Step] = []
+        self.forgets = False  # whether steps are passed over: those of a backward's forward
+        self._written = 0  # operators, those passed over too: what they made keeps its name
         self._names = names
         # Kept alive, so that no storage's identity is used a second time.
         self._seen: list[Any] = []
@@ -82,17 +89,21 @@ class _Counter(TorchDispatchMode):
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         if func.namespace == OURS:
-            steps = _count_ours(func, args, kwargs).steps
+            steps = () if self.forgets else _count_ours(func, args, kwargs).steps
             self.steps += steps
+            self._written += max(1, len(steps))
+            last = steps[-1].name if steps else func._schema.name.split("::")[1]
             for tensor in tensors_in(result):
-                self._name(tensor, f"{steps[-1].name}_{len(self.steps)}" if steps else "empty")
+                self._name(tensor, f"{last}_{self._written}")
         else:
             self._add(func, args, kwargs, result)
         return result
 
-    def add_copy(self, target: torch.Tensor, source: Any) -> None:
-        """Write down a copy into `target` that was spelled out instead of dispatched."""
-        self._write_down("copy_", tensors_in(source), [], [target])
+    def spelled(
+        self, operator: str, inputs: list[torch.Tensor], outputs: list[torch.Tensor]
+    ) -> None:
+        """Write down an operator that was spelled out instead of dispatched."""
+        self._write_down(operator, inputs, outputs, [])
 
     def _add(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         operator = func._schema.name.split("::")[1]
@@ -113,7 +124,8 @@ class _Counter(TorchDispatchMode):
         outputs: list[torch.Tensor],
         overwritten: list[torch.Tensor],
     ) -> None:
-        label = f"{operator.strip('_')}{len(self.steps) + 1}"
+        self._written += 1
+        label = f"{operator.strip('_')}{self._written}"
         traffic_of: dict[str, TensorTraffic] = {}
         for number, tensor in enumerate(inputs):
             size = distinct_bytes(tensor)
@@ -127,42 +139,53 @@ class _Counter(TorchDispatchMode):
             name = self._name(tensor, label if number == 0 else f"{label}.{number}")
             written = TensorTraffic(name, write_unique=size, write_requested=size)
             traffic_of[name] = traffic_of.get(name, TensorTraffic(name)) + written
-        self.steps.append(Step(operator, "aten", tuple(traffic_of.values())))
+        if not self.forgets:
+            self.steps.append(Step(operator, "aten", tuple(traffic_of.values())))
 
 
 def _count_ours(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ledger:
     """Count one of this package's operators by its launches, on random CPU tensors."""
-    from kernels.lab.counting import by_rows  # it counts PyTorch operators through this module
+    from kernels.lab.counting import (
+        by_rows,
+        grids,
+    )  # it counts PyTorch operators through this module
 
     operator = func._schema.name.split("::")[1]
     lead = tensors_in((args, kwargs))[0]
     n_rows = lead.numel() // lead.shape[-1] if lead.dim() else 1
     independent = any(operator in op.operators and op.rows_independent for op in ops())
 
-    def at(rows: int) -> Ledger:
+    def call(rows: int, make: Callable[[int], torch.Tensor]) -> Callable[[], Any]:
         def real(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
                 return value
             if rows != n_rows and value.shape[:-1] == lead.shape[:-1]:
-                return torch.randn(rows, value.shape[-1]).to(value.dtype)
+                return make(rows * value.shape[-1]).to(value.dtype).view(rows, -1)
             steps = zip(value.shape, value.stride(), strict=True)
             span = 1 + sum((size - 1) * stride for size, stride in steps if size)
-            memory = torch.randn(int(span)).to(value.dtype)
-            return memory.as_strided(value.shape, value.stride())
+            return make(int(span)).to(value.dtype).as_strided(value.shape, value.stride())
 
-        return traffic.count(func, *tree_map(real, args), **tree_map(real, kwargs))
+        return functools.partial(func, *tree_map(real, args), **tree_map(real, kwargs))
 
     with torch.utils._python_dispatch._disable_current_modes():
-        whole = not independent or not lead.is_contiguous()
-        return at(n_rows) if whole else by_rows(at, n_rows)
+        if not independent or not lead.is_contiguous():
+            return traffic.count(call(n_rows, torch.randn))
+        return by_rows(
+            lambda rows: traffic.count(call(rows, torch.randn)),
+            lambda rows: grids(call(rows, torch.empty)),
+            n_rows,
+        )
+
+
+def _empty_cuda(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cuda")
 
 
 def _fake(value: Any) -> Any:
-    if not isinstance(value, torch.Tensor):
-        return value
-    if isinstance(value, FakeTensor) and value.device.type == "cuda":
-        return value
-    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cuda")
+    made = isinstance(value, FakeTensor) and value.device.type == "cuda"
+    return value if made else _empty_cuda(value)
 
 
 def fake_inputs(op: Op, shape: Shape, dtype: torch.dtype) -> dict[str, Any]:
@@ -176,10 +199,10 @@ def count(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Ledger:
 
     Tensors among the arguments, real or fake, are replaced by fake ones of the same shape, strides
     and dtype; the parameters and buffers of a `torch.nn.Module` likewise. A tensor is named after
-    its argument, or after the operator and step that made it (`sub3`).
+    its argument, or after the operator and step that made it (`sub3`). No GPU is touched.
     """
     existing = [t.fake_mode for t in tensors_in((args, kwargs)) if isinstance(t, FakeTensor)]
-    with existing[0] if existing else FakeTensorMode():
+    with no_context(), existing[0] if existing else FakeTensorMode():
         args, kwargs = tree_map(_fake, args), tree_map(_fake, kwargs)
         names: dict[int, str] = {}
         _remember(names, _named_arguments(fn, args, kwargs))
@@ -189,15 +212,34 @@ def count(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Ledger:
             call: Callable[..., Any] = functools.partial(_call_with, fn, state)
         else:
             call = fn
-        with _Counter(names) as counter, torch.no_grad(), _on_any_build(counter):
+        with _Counter(names) as counter, torch.no_grad(), FakeCudaMode(counter.spelled):
             call(*args, **kwargs)
     return Ledger(tuple(counter.steps), "aten")
 
 
-def _on_any_build(counter: _Counter) -> contextlib.AbstractContextManager[Any]:
-    if torch.backends.cuda.is_built():
-        return contextlib.nullcontext()
-    return FakeCudaMode(counter.add_copy)
+def count_backward(op: Op, fn: Callable[..., Any], inputs: Mapping[str, Any]) -> Ledger:
+    """Return the ledger of autograd's way back through `fn(**inputs)`, on fake CUDA tensors.
+
+    The operators of the forward are left out. A gradient of an output is named `dy`, or `dy1`,
+    `dy2` if there are several; what the forward saved is named after the operator that made it.
+    """
+
+    def gradients_of(outputs: Any) -> list[torch.Tensor]:
+        made = [torch.empty_like(output) for output in outputs]
+        many = len(made) > 1
+        _remember(names, ((f"dy{i}" if many else "dy", one) for i, one in enumerate(made, 1)))
+        return made
+
+    with no_context(), differentiable_fakes():
+        fakes = {name: _empty_cuda(value) for name, value in inputs.items()}
+        names: dict[int, str] = {}
+        _remember(names, fakes.items())
+        with _Counter(names) as counter, SpelledMode(counter.spelled):
+            counter.forgets = True
+            call = back(op, fn, fakes, gradients_of)
+            counter.forgets = False
+            call()
+    return Ledger(tuple(counter.steps), "aten")
 
 
 def _call_with(module: torch.nn.Module, state: dict[str, Any], *args: Any, **kwargs: Any) -> Any:

@@ -2,6 +2,7 @@
 
     python -m kernels.lab bench norms
     python -m kernels.lab bench norms --shape 4096x4096 --dtype bf16 --variants torch,fused
+    python -m kernels.lab bench norms --pass bwd
 
 A whole suite writes `book/data/<gpu>/<suite>.csv` and `.json`. A run of part of a suite writes to
 `_build/bench/<run-id>/` instead, since a file holds one whole run. The order is: all times first;
@@ -37,6 +38,7 @@ class Options:
     variants: str = "all"
     shapes: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ()
+    pass_: str = "all"
     out: Path | None = None
     run_id: str | None = None
     seconds: float = 0.5
@@ -46,7 +48,7 @@ class Options:
     @property
     def partial(self) -> bool:
         """Whether only a part of the suite was asked for."""
-        return self.variants != "all" or bool(self.shapes or self.dtypes)
+        return self.variants != "all" or self.pass_ != "all" or bool(self.shapes or self.dtypes)
 
     def directory(self, whole: bool = True) -> Path:
         """Return the folder that holds `<gpu>/<suite>.csv`; `whole` if the run reached its end."""
@@ -64,6 +66,9 @@ def _method(bench: Bench, empty_us: float) -> dict[str, Any]:
         f"{timing.MAX_CALLS}, each on inputs of its own",
         "host": "calls from Python back to back, wall time per call, launch cost included, no "
         "flush",
+        "bwd": "the forward runs once, outside the window; a call takes random gradients of the "
+        "outputs back to the inputs; compiled graphs keep their saved buffers (donated_buffer is "
+        "off), so that they can run back again",
         "interleaved": "sample by sample, the first variant another each round",
         "flush": f"a buffer of {max(timing.FLUSH_BYTES, 4 * bench.stream.l2_bytes) >> 20} MiB is "
         "written before each graph sample, outside the timed window",
@@ -102,7 +107,7 @@ def run(options: Options) -> int:
     """
     if not (options.seconds > 0 and math.isfinite(options.seconds)):
         raise RefusalError(f"--seconds {options.seconds} does not fit; it takes a number above 0")
-    cells = select(options.suite, options.variants, options.shapes, options.dtypes)
+    cells = select(options.suite, options.variants, options.shapes, options.dtypes, options.pass_)
     if not re.fullmatch(r"[\w.-]+", options.run_id or "-"):
         raise RefusalError(
             f"--run-id {options.run_id!r} does not fit; it takes letters, digits, . _ -"

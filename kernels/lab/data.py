@@ -23,9 +23,10 @@ class Row:
 
     `pass_` stands in the file as `pass`. `timing` is `graph` (device time, replay of a CUDA
     graph), `events` (CUDA events around the call) or `host` (a call from Python, launch cost
-    included). `error` is ‖out − ref‖ / ‖ref‖ against float64. `count_method` says how the bytes
-    were counted: `full` (every program interpreted), `linear` (a few rows interpreted, extended
-    linearly) or `aten` (PyTorch operators on fake tensors).
+    included). `error` is ‖out − ref‖ / ‖ref‖ against float64, the largest of several outputs, or of
+    a backward's gradients. `count_method` says how the bytes were counted: `full` (every program
+    interpreted), `linear` (a few rows interpreted, extended linearly) or `aten` (PyTorch operators
+    on fake tensors).
     """
 
     op: str
@@ -53,6 +54,15 @@ class Row:
     def key(self) -> tuple[str, str, str, str, str, str]:
         """What makes a row unique in its file."""
         return (self.op, self.variant, self.pass_, self.shape, self.dtype, self.timing)
+
+    @property
+    def place(self) -> str:
+        """The variant and its cell as one word: `layernorm:fused:4096x4096:bf16`, or `…:bwd`.
+
+        Timelines stand under it, and `profile --cells` takes it.
+        """
+        told = f"{self.op}:{self.variant}:{self.shape}:{self.dtype}"
+        return told if self.pass_ == "fwd" else f"{told}:{self.pass_}"
 
 
 COLUMNS = tuple("pass" if f.name == "pass_" else f.name for f in fields(Row))

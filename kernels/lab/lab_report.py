@@ -22,18 +22,27 @@ def _cells(recording: Recording) -> dict[str, dict[str, Any]]:
     return found
 
 
+def _and_pass(told: str, pass_: str) -> str:
+    """Words about a cell; the forward goes without saying, as in a cell's name."""
+    return told if pass_ == "fwd" else f"{told} {pass_}"
+
+
 def decisions(recording: Recording) -> str:
-    """A row a claim: `fused` is faster than a baseline, over all cells of an operation."""
+    """A row a claim: `fused` is faster than a baseline, over all cells of an operation and pass."""
     lines = [
         "| claim | supported | rerun: noise | not supported | speed-up |",
         "|:--|--:|--:|--:|:--|",
     ]
-    for op in dict.fromkeys(row.op for row in recording.rows):
+    for op, pass_ in dict.fromkeys((row.op, row.pass_) for row in recording.rows):
+        cells = {
+            _and_pass(f"{row.op} {row.shape} {row.dtype}", row.pass_)
+            for row in recording.select(op=op, pass_=pass_)
+        }
         for base in OVER:
             told = [
                 variants[CLAIMED][base]
                 for cell, variants in _cells(recording).items()
-                if cell.startswith(f"{op} ") and base in variants.get(CLAIMED, {})
+                if cell in cells and base in variants.get(CLAIMED, {})
             ]
             if not told:
                 continue
@@ -42,8 +51,9 @@ def decisions(recording: Recording) -> str:
             ]
             ratios = [t["ratio"] for t in told]
             lines.append(
-                f"| {op}: {CLAIMED} is faster than {base} | {counts[0]} | {counts[1]} "
-                f"| {counts[2]} | {min(ratios):.2f} to {max(ratios):.2f} |"
+                f"| {_and_pass(op, pass_)}: {CLAIMED} is faster than {base} "
+                f"| {counts[0]} | {counts[1]} | {counts[2]} "
+                f"| {min(ratios):.2f} to {max(ratios):.2f} |"
             )
     return "\n".join(lines)
 
@@ -55,7 +65,7 @@ def evidence(recording: Recording) -> str:
         "|:--|:--|--:|--:|--:|--:|:--|",
     ]
     for row in recording.select(timing="graph", variant=CLAIMED):
-        cell = f"{row.op} {row.shape} {row.dtype}"
+        cell = _and_pass(f"{row.op} {row.shape} {row.dtype}", row.pass_)
         ups = _cells(recording).get(cell, {}).get(CLAIMED, {})
         gbs = (row.bytes_ideal or 0) / (row.time_us_p50 or 1) / 1e3
         lines.append(
@@ -82,8 +92,9 @@ def counters(recording: Recording) -> str:
     for cell in recording.provenance.get("profile", {}).get("cells", []):
         if len(cell["kernels"]) == 1 and cell["variant"] in (CLAIMED, "torch"):
             (kernel,) = cell["kernels"]
+            name = _and_pass(f"{cell['op']} {cell['shape']} {cell['dtype']}", cell["pass_"])
             lines.append(
-                f"| {cell['op']} {cell['shape']} {cell['dtype']} | {cell['variant']} "
+                f"| {name} | {cell['variant']} "
                 f"| {_percent(kernel['dram_pct'])} | {_percent(kernel['occupancy_pct'])} "
                 f"| {_percent(kernel.get('issue_pct'))} |"
             )

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from kernels import registry
-from kernels.lab import checks, compare, profile, timing
+from kernels.lab import checks, compare, passes, profile, timing
 from kernels.lab.copying import COPIES, COPY
 from kernels.lab.data import Row
 from kernels.lab.selection import Cell
@@ -65,9 +65,13 @@ def make_sets(
     return make(cell, device, seed, count)
 
 
-def bind(variant: Variant, inputs: Mapping[str, Any]) -> Callable[[], Any]:
-    """Return the variant as a call without arguments."""
-    return partial(variant.fn, **inputs)
+def bind(
+    cell: Cell, variant: Variant, inputs: Mapping[str, Any], seed: int = 0
+) -> Callable[[], Any]:
+    """Return the cell's pass of a variant as a call without arguments; a copy is a copy."""
+    if variant in COPIES:
+        return partial(variant.fn, **inputs)
+    return passes.bind(cell.op, variant, inputs, cell.pass_, seed)
 
 
 def in_cell(row: Row, cell: Cell) -> bool:
@@ -140,18 +144,39 @@ class Bench:
                 found.append(variant)
         return found
 
-    def check(self, cell: Cell, variant: Variant, inputs: dict[str, Any]) -> float | None:
-        """Return the error of one call; a copy has none. NaN raises, a large error is told."""
-        out_bytes = cell.op.cost(cell.shape, cell.dtype, cell.pass_).write_bytes
-        out = checks.poisoned(bind(variant, inputs), out_bytes, self.device)
+    def check(
+        self, cell: Cell, variant: Variant, call: Callable[[], Any], inputs: dict[str, Any]
+    ) -> float | None:
+        """Return the error of one call; a copy has none. NaN raises, a large error is told.
+
+        A backward's error is the largest of its gradients', each held against its own tolerance.
+        """
+        if isinstance(call, passes.Backward):
+            names = passes.differentiated(cell.op, inputs)
+            sizes = [inputs[name].nbytes for name in names]
+        else:
+            sizes = [cell.op.cost(cell.shape, cell.dtype, cell.pass_).write_bytes]
+        out = checks.poisoned(call, sizes, self.device)
         torch.cuda.synchronize()
         if variant in COPIES:
             return None
-        error = checks.relative_error(cell.op, cell.shape, inputs, out, variant.own_random)
-        bound = cell.op.tolerance(cell.dtype, cell.shape).relative_norm
-        if error > bound:
-            self.problem(f"WRONG RESULT  {cell.name} {variant.name}: {error:.2e} > {bound:.2e}")
-        return error
+        if isinstance(call, passes.Backward):
+            above = passes.upstream(call.outputs, self.seed)  # anew: a variant may write into them
+            found = checks.gradient_errors(cell.op, cell.shape, inputs, above, out)
+            judge = cell.op.gradient_tolerance
+            assert judge is not None  # `register` asks for it
+            judged = {
+                f" gradient of {name}": (error, judge(name, cell.dtype, cell.shape))
+                for name, error in found.items()
+            }
+        else:
+            error = checks.relative_error(cell.op, cell.shape, inputs, out, variant.own_random)
+            judged = {"": (error, cell.op.tolerance(cell.dtype, cell.shape))}
+        for what, (error, tolerance) in judged.items():
+            if error > tolerance.relative_norm:
+                bound = f"{error:.2e} > {tolerance.relative_norm:.2e}"
+                self.problem(f"WRONG RESULT  {cell.name} {variant.name}{what}: {bound}")
+        return max(error for error, _ in judged.values())
 
     def estimate_us(self, call: Callable[[], Any]) -> float:
         """Return a first estimate of a call's device time in µs: the least of three."""
@@ -170,22 +195,21 @@ class Bench:
         """Return the graph and host rows of a cell: times, error, flops, ideal bytes."""
         errors: dict[str, float | None] = {}
         estimates: dict[str, float] = {}
+        held: dict[str, int] = {}  # bytes that a call keeps: what a forward saves for its backward
         sets: dict[str, list[dict[str, Any]]] = {}
         shared: list[dict[str, Any]] = []  # the operation's inputs, the same for all variants
         copied: list[dict[str, Any]] = []  # what the copies copy
 
         def prepare(variant: Variant) -> None:
-            if variant in COPIES:
-                if not copied:
-                    copied.extend(make_sets(cell, variant, self.device, self.seed, 1))
-                sets[variant.name] = copied
-            else:
-                if not shared:
-                    shared.extend(make_sets(cell, variant, self.device, self.seed, 1))
-                sets[variant.name] = shared
-            inputs = sets[variant.name][0]
-            errors[variant.name] = self.check(cell, variant, inputs)
-            estimates[variant.name] = self.estimate_us(bind(variant, inputs))
+            mine = copied if variant in COPIES else shared
+            if not mine:
+                mine.extend(make_sets(cell, variant, self.device, self.seed, 1))
+            sets[variant.name] = mine
+            before = torch.cuda.memory_allocated()
+            call = bind(cell, variant, mine[0], self.seed)
+            held[variant.name] = torch.cuda.memory_allocated() - before
+            errors[variant.name] = self.check(cell, variant, call, mine[0])
+            estimates[variant.name] = self.estimate_us(call)
 
         variants = self.usable(cell)
         for variant in variants:
@@ -197,17 +221,21 @@ class Bench:
             return []
 
         cost = cell.op.cost(cell.shape, cell.dtype, cell.pass_)
-        calls = timing.calls_in_window(min(estimates.values()), cost.bytes_ideal, self.memory)
+        of_a_call = cost.bytes_ideal + sum(held[variant.name] for variant in working)
+        calls = timing.calls_in_window(min(estimates.values()), of_a_call, self.memory)
         self.calls_in_graph[cell.name] = calls
         lists = {id(sets[variant.name]): (variant, sets[variant.name]) for variant in working}
         for variant, inputs in lists.values():
             inputs += make_sets(cell, variant, self.device, self.seed + 1, calls - 1)
         pool = torch.cuda.graph_pool_handle()
-        graphs: dict[str, torch.cuda.CUDAGraph] = {}
+        graphs: dict[str, timing.Captured] = {}
         for variant in working:
-            bound = [bind(variant, one) for one in sets[variant.name]]
+            makers = [
+                partial(bind, cell, variant, one, self.seed + number)
+                for number, one in enumerate(sets[variant.name])
+            ]
             what = f"{cell.name} {variant.name} in a CUDA graph"
-            graph = self.attempt(what, partial(timing.capture, bound, pool))
+            graph = self.attempt(what, partial(timing.make_and_capture, makers, pool))
             if self.dead:
                 return []
             if graph is not None:
@@ -220,7 +248,12 @@ class Bench:
             samples["graph"] = timing.time_windows(
                 replays, self.stream, seconds=self.seconds * (1 - HOST_SHARE), calls=calls
             )
-        host = {variant.name: bind(variant, sets[variant.name][0]) for variant in working}
+            replays.clear()
+            graphs.clear()  # with all that their backwards had saved
+        host = {
+            variant.name: bind(cell, variant, sets[variant.name][0], self.seed)
+            for variant in working
+        }
         samples["host"] = timing.time_host(
             host, self.stream.wait, seconds=self.seconds * HOST_SHARE
         )
@@ -280,18 +313,15 @@ class Bench:
 
             def look(variant: Variant = variant) -> list[profile.Event]:
                 inputs = make_sets(cell, variant, self.device, self.seed, 1)[0]
-                return profile.timeline(bind(variant, inputs))
+                return profile.timeline(bind(cell, variant, inputs, self.seed))
 
             found = self.attempt(f"launches of {cell.name} {name}", look)
             if found is None:
                 continue
-            key = f"{cell.op.name}:{name}:{registry.shape_name(cell.shape)}:"
-            self.timelines[key + registry.dtype_name(cell.dtype)] = [
+            mine = [row for row in self.rows if in_cell(row, cell) and row.variant == name]
+            self.timelines[mine[0].place] = [
                 (kernel, round(start, 2), round(took, 2)) for kernel, start, took in found
             ]
             self.rows = [
-                replace(row, launches=len(found))
-                if in_cell(row, cell) and row.variant == name
-                else row
-                for row in self.rows
+                replace(row, launches=len(found)) if row in mine else row for row in self.rows
             ]

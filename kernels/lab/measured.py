@@ -15,7 +15,7 @@ from kernels.registry import Shape, dtype_name, get, shape_name
 
 @dataclass(frozen=True)
 class Measured:
-    """The rows of one operation at one shape and dtype on one card."""
+    """The rows of one operation at one shape, dtype and pass on one card."""
 
     card: str
     date: str
@@ -45,10 +45,10 @@ class Measured:
     def timeline(self, variant: str) -> list[tuple[str, float, float]]:
         """Return a variant's launches: (kernel, start in µs, duration in µs)."""
         row = self.row(variant)
-        key = f"{row.op}:{variant}:{row.shape}:{row.dtype}"
-        if key not in self.provenance.get("timelines", {}):
-            raise LookupError(f"no timeline of {key} was recorded on {self.card}")
-        return [(name, start, took) for name, start, took in self.provenance["timelines"][key]]
+        if row.place not in self.provenance.get("timelines", {}):
+            raise LookupError(f"no timeline of {row.place} was recorded on {self.card}")
+        timeline = self.provenance["timelines"][row.place]
+        return [(name, start, took) for name, start, took in timeline]
 
 
 def recorded(
@@ -57,8 +57,9 @@ def recorded(
     dtype: torch.dtype,
     gpu: str | None = None,
     data_dir: Path = DATA_DIR,
+    pass_: str = "fwd",
 ) -> list[Measured]:
-    """Return what recorded cards measured of an operation at a shape and dtype.
+    """Return what recorded cards measured of an operation at a shape and dtype, in one pass.
 
     `gpu` is a card's short name such as `h100-sxm`, as the folders of the data have it; all cards
     if None.
@@ -67,7 +68,9 @@ def recorded(
     for recording in recordings(get(op_name).suite, data_dir):
         if gpu not in (None, recording.gpu):
             continue
-        rows = recording.select(op=op_name, shape=shape_name(shape), dtype=dtype_name(dtype))
+        rows = recording.select(
+            op=op_name, shape=shape_name(shape), dtype=dtype_name(dtype), pass_=pass_
+        )
         if rows:
             found.append(_of(recording, rows))
     return found
@@ -91,32 +94,37 @@ def measured(
     dtype: torch.dtype,
     seconds: float = 0.2,
     data_dir: Path = DATA_DIR,
+    pass_: str = "fwd",
 ) -> list[Measured]:
     """Return the measurements to show: this machine's GPU first if there is one, then recordings.
 
-    A GPU without the dtype measures nothing. LookupError with one sentence if nothing is there
-    to show.
+    `pass_` is `fwd` or `bwd`. A GPU without the dtype measures nothing. LookupError with one
+    sentence if nothing is there to show.
     """
-    found = recorded(op_name, shape, dtype, data_dir=data_dir)
+    found = recorded(op_name, shape, dtype, data_dir=data_dir, pass_=pass_)
     if torch.cuda.is_available():
-        found = [*_live(op_name, shape, dtype, seconds), *found]
+        found = [*_live(op_name, shape, dtype, seconds, pass_), *found]
     if not found:
+        told = f"{op_name} {shape_name(shape)} {dtype_name(dtype)} {pass_}"
         raise LookupError(
-            f"{op_name} {shape_name(shape)} {dtype_name(dtype)} was recorded on no card, and "
-            f"this machine has no GPU that measures it"
+            f"{told} was recorded on no card, and this machine has no GPU that measures it"
         )
     return found
 
 
-def _live(op_name: str, shape: Shape, dtype: torch.dtype, seconds: float) -> list[Measured]:
+def _live(
+    op_name: str, shape: Shape, dtype: torch.dtype, seconds: float, pass_: str
+) -> list[Measured]:
     from kernels.lab import devices, measure
     from kernels.lab.selection import Cell
 
     if measure.unsupported(dtype) is not None:
         return []
     op = get(op_name)
-    chosen = tuple(v for v in op.variants.values() if v.belongs(shape, dtype))
-    cell = Cell(op, shape, dtype, "fwd", chosen)
+    chosen = tuple(v for v in op.variants.values() if pass_ in v.passes and v.belongs(shape, dtype))
+    if not chosen:
+        return []
+    cell = Cell(op, shape, dtype, pass_, chosen)
     with torch.no_grad():
         bench = measure.Bench(seconds)
         bench.rows = bench.measure(cell)

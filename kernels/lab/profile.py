@@ -127,14 +127,17 @@ def default_rows(rows: Sequence[Row]) -> list[Row]:
 
 
 def matching_rows(rows: Sequence[Row], patterns: Sequence[str]) -> list[Row]:
-    """Return the graph rows that match `op:variant:shape:dtype`, `*` standing for anything."""
-    named = {f"{r.op}:{r.variant}:{r.shape}:{r.dtype}": r for r in rows if r.timing == "graph"}
+    """Return the graph rows that match `op:variant:shape:dtype`, `*` standing for anything.
+
+    A row of the backward has `:bwd` at its end.
+    """
+    named = {r.place: r for r in rows if r.timing == "graph"}
     chosen: dict[str, Row] = {}
     for pattern in patterns:
         found = {name: row for name, row in named.items() if fnmatch.fnmatchcase(name, pattern)}
         if not found:
             raise RefusalError(
-                f"cells {pattern!r} match no row; it takes op:variant:shape:dtype, "
+                f"cells {pattern!r} match no row; it takes op:variant:shape:dtype[:bwd], "
                 f"* for any, as in: {next(iter(named), 'layernorm:fused:4096x4096:bf16')}"
             )
         chosen |= found
@@ -260,7 +263,7 @@ def merge(rows: Sequence[Row], found: Found) -> tuple[list[Row], dict[str, Any]]
             continue
         if row.launches is not None and row.launches != len(cell.kernels):
             problems.append(
-                f"{row.op} {row.variant} {row.shape} {row.dtype}: ncu saw {len(cell.kernels)} "
+                f"{row.place.replace(':', ' ')}: ncu saw {len(cell.kernels)} "
                 f"kernels, PyTorch's profiler {row.launches}"
             )
         merged.append(
@@ -301,5 +304,5 @@ def run(
 def describe_cell(cell: CellProfile) -> str:
     """Return a profiled cell in one line, bytes in MB (10⁶)."""
     read, write = cell.dram_read / 1e6, cell.dram_write / 1e6
-    name = f"{cell.op} {cell.variant} {cell.shape} {cell.dtype}"
+    name = " ".join((cell.op, cell.variant, cell.shape, cell.dtype, cell.pass_))
     return f"{name}: DRAM read {read:.1f} MB, written {write:.1f} MB, {len(cell.kernels)} kernels"

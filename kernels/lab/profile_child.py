@@ -2,8 +2,8 @@
 
     ncu … --profile-from-start off python -m kernels.lab.profile_child SPEC.json
 
-Inputs, compilation and a first call come before the profiled part. The file named in the spec
-tells which cells were done, one for each marker, and what failed.
+Inputs, compilation, a backward's forward and a first call come before the profiled part. The file
+named in the spec tells which cells were done, one for each marker, and what failed.
 """
 
 from __future__ import annotations
@@ -72,8 +72,9 @@ def main(spec_path: str) -> int:
         )
         entry = told | {"name": f"{cell.name} {variant.name}", "error": ""}
         window = False
+        call = None  # a backward lets go of what its forward saved, before the next one's runs
         try:
-            call = bind(variant, make_sets(cell, variant, device, 1, 1)[0])
+            call = bind(cell, variant, make_sets(cell, variant, device, 1, 1)[0])
             call()
             call()
             torch.cuda.synchronize()

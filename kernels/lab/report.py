@@ -86,7 +86,8 @@ def table(rows: Sequence[Row]) -> str:
     host = {
         (*row_group(row)[:4], row.variant): row.time_us_p50 for row in rows if row.timing == "host"
     }
-    head = f"{'op':<10} {'shape':<16} {'dtype':<5} {'variant':<20} {'µs':>9} {'host µs':>9} "
+    head = f"{'op':<10} {'shape':<16} {'dtype':<5} {'pass':<4} {'variant':<20} "
+    head += f"{'µs':>9} {'host µs':>9} "
     lines = [head + f"{'GB/s':>7} {'TFLOP/s':>8} {'of copy':>8} {'launches':>8} {'error':>8}"]
     for row in rows:
         if row.timing != "graph" or not row.time_us_p50:
@@ -95,7 +96,8 @@ def table(rows: Sequence[Row]) -> str:
         copy_us = copies.get(row_group(row))
         host_us = host.get((*row_group(row)[:4], row.variant))
         cells = [
-            f"{row.op:<10} {row.shape:<16} {row.dtype:<5} {row.variant:<20} {time_us:>9.2f}",
+            f"{row.op:<10} {row.shape:<16} {row.dtype:<5} {row.pass_:<4} {row.variant:<20} "
+            f"{time_us:>9.2f}",
             f"{host_us:>9.2f}" if host_us is not None else f"{'':>9}",
             f"{(row.bytes_ideal or 0) / time_us / 1e3:>7.0f}",
             f"{(row.flops or 0) / time_us / 1e6:>8.1f}",

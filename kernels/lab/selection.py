@@ -10,6 +10,7 @@ import torch
 from kernels import registry
 from kernels.lab.ceilings import ceiling_ops
 from kernels.lab.copying import COPY
+from kernels.lab.passes import TIMED
 from kernels.registry import Op, Shape, Variant
 
 NO_GPU = (
@@ -95,18 +96,37 @@ def parse_shapes(texts: Sequence[str], ops: Sequence[Op]) -> list[Shape]:
     return list(dict.fromkeys(found))
 
 
+def _places(
+    op: Op, pass_: str, shapes: Sequence[Shape], dtypes: Sequence[torch.dtype]
+) -> list[tuple[Shape, torch.dtype]]:
+    """The shapes and dtypes of a pass: the operation's own, or those asked for beside them."""
+    usual = op.cells_of(pass_)
+    own_shapes = list(dict.fromkeys(shape for shape, _ in usual))
+    own_dtypes = list(dict.fromkeys(dtype for _, dtype in usual))
+    return [
+        (shape, dtype)
+        for shape in shapes or own_shapes
+        for dtype in ([d for d in op.dtypes if d in dtypes] if dtypes else own_dtypes)
+        if (shape, dtype) in usual or shape not in own_shapes or dtype not in own_dtypes
+    ]
+
+
 def select(
     suite: str,
     variants: str = "all",
     shapes: Sequence[str] = (),
     dtypes: Sequence[str] = (),
+    pass_: str = "all",
 ) -> list[Cell]:
-    """Return the cells of a suite in the order of its operations, shapes and dtypes.
+    """Return the cells of a suite in the order of its operations, passes, shapes and dtypes.
 
     `variants` is `all` or names joined by commas; `shapes` and `dtypes` are as a command line
-    gives them, all of the operation's if empty. With `all`, a variant that names the cells it
-    belongs to stands in no other. RefusalError names what is not understood.
+    gives them, all that the operation has for the pass if empty; `pass_` is `fwd`, `bwd` or `all`.
+    With `all` variants, one that names the cells it belongs to stands in no other. RefusalError
+    names what is not understood.
     """
+    if pass_ not in (*TIMED, "all"):
+        raise RefusalError(f"pass {pass_!r} is unknown; it takes one of: {', '.join(TIMED)}, all")
     ops = suite_ops(suite)
     known = list(dict.fromkeys([COPY, *(name for op in ops for name in op.variants)]))
     wanted = known if variants == "all" else [part.strip() for part in variants.split(",")]
@@ -121,20 +141,17 @@ def select(
     cells = []
     for op in ops:
         fitting = [s for s in chosen_shapes if len(s) == len(op.shapes[0])]
-        for shape in fitting if shapes else op.shapes:
-            for dtype in [d for d in op.dtypes if not dtypes or d in chosen_dtypes]:
-                named = tuple(v for name, v in op.variants.items() if name in wanted)
-                # Forward only until an operation has another pass to call.
-                took = tuple(
-                    v
-                    for v in named
-                    if "fwd" in v.passes and (variants != "all" or v.belongs(shape, dtype))
-                )
-                cell = Cell(op, shape, dtype, "fwd", took)
+        if shapes and not fitting:
+            continue
+        for one in [p for p in TIMED if p in op.passes and pass_ in (p, "all")]:
+            named = [v for name, v in op.variants.items() if name in wanted and one in v.passes]
+            for shape, dtype in _places(op, one, fitting, chosen_dtypes):
+                took = tuple(v for v in named if variants != "all" or v.belongs(shape, dtype))
+                cell = Cell(op, shape, dtype, one, took)
                 if took or (cell.has_copy and COPY in wanted):
                     cells.append(cell)
     if not cells:
         raise RefusalError(
-            f"nothing is left of suite {suite!r} with these shapes, dtypes and variants"
+            f"nothing is left of suite {suite!r} with these shapes, dtypes, variants and passes"
         )
     return cells

@@ -25,6 +25,7 @@ import gc
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -191,15 +192,44 @@ def calls_in_window(fastest_us: float, set_bytes: int, memory_bytes: int) -> int
     return max(1, min(wanted, fitting, MAX_CALLS))
 
 
-def capture(calls: Sequence[Callable[[], object]], pool: Any) -> torch.cuda.CUDAGraph:
+def capture(
+    calls: Sequence[Callable[[], object]], pool: Any, stream: torch.cuda.Stream | None = None
+) -> torch.cuda.CUDAGraph:
     """Capture the calls in order into one CUDA graph, all outputs kept until its end.
 
     The calls must have run before: compilation and library handles may not be captured. Graphs of
-    one `pool` share their memory, which is safe since no output is read after a replay.
+    one `pool` share their memory, which is safe since no output is read after a replay. Without a
+    `stream` PyTorch's own for captures is taken.
     """
     graph = torch.cuda.CUDAGraph()
     outputs = []
-    with torch.cuda.graph(graph, pool=pool):
+    with torch.cuda.graph(graph, pool=pool, stream=stream):
         for call in calls:
             outputs.append(call())  # kept: a freed output would lend its cached lines to the next
     return graph
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A CUDA graph and the calls in it, which hold what a replay reads."""
+
+    graph: torch.cuda.CUDAGraph
+    calls: tuple[Callable[[], object], ...]
+
+    def replay(self) -> None:
+        """Queue all the calls."""
+        self.graph.replay()
+
+
+def make_and_capture(makers: Sequence[Callable[[], Callable[[], object]]], pool: Any) -> Captured:
+    """Make a call with each maker and capture the calls in order into one CUDA graph.
+
+    Calls are made on the stream that captures them, since a backward runs on the stream of its
+    forward, and the first runs once there before the capture.
+    """
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        calls = tuple(make() for make in makers)
+        calls[0]()
+    return Captured(capture(calls, pool, stream), calls)

@@ -1,6 +1,7 @@
 """Time the configurations of an operation's kernel against the copy: what chose its table.
 
     python -m kernels.lab tune layernorm --shape 16384x8192 --dtype bf16
+    python -m kernels.lab tune layernorm --pass bwd
 
 Configurations that fail to launch are told and left out. Nothing is written: the winner goes into
 the operation's table by hand, with the measurement beside it.
@@ -9,7 +10,7 @@ the operation's table by hand, with the measurement beside it.
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,21 +20,25 @@ from kernels import registry
 from kernels.lab import measure, timing
 from kernels.lab.copying import COPIES
 from kernels.lab.selection import NO_GPU, Cell, RefusalError, load_ops, select
-from kernels.registry import Variant
+from kernels.registry import Op, Shape, Variant
 
 
-def run(op_name: str, shapes: Sequence[str], dtypes: Sequence[str], seconds: float) -> int:
+def run(
+    op_name: str, shapes: Sequence[str], dtypes: Sequence[str], seconds: float, pass_: str = "fwd"
+) -> int:
     """Print, for each shape and dtype, the configurations from the fastest on; return 0."""
     load_ops()
     try:
         op = registry.get(op_name)
     except KeyError as error:
         raise RefusalError(str(error.args[0])) from error
-    if op.candidates is None:
-        raise RefusalError(f"operation {op_name!r} has one configuration: nothing to tune")
+    if candidates_of(op, pass_) is None:
+        raise RefusalError(
+            f"operation {op_name!r} has one configuration of the pass {pass_!r}: nothing to tune"
+        )
     cells = [
         cell
-        for cell in select(op.suite, "all", shapes, dtypes or ["bf16"])
+        for cell in select(op.suite, "all", shapes, dtypes or ["bf16"], pass_)
         if cell.op.name == op_name
     ]
     if not torch.cuda.is_available():
@@ -46,15 +51,23 @@ def run(op_name: str, shapes: Sequence[str], dtypes: Sequence[str], seconds: flo
     return 0
 
 
+def candidates_of(
+    op: Op, pass_: str
+) -> Callable[[Shape, torch.dtype], Mapping[str, Callable[..., Any]]] | None:
+    """The configurations of a pass, as functions of the inputs by name; None if it has but one."""
+    return op.backward_candidates if pass_ == "bwd" else op.candidates
+
+
 @torch.no_grad()
 def _times(cell: Cell, seconds: float) -> dict[str, float]:
     """Median device time in µs of each configuration and of both copies."""
     device = measure.this_device()
     bench = measure.Bench(seconds)
-    assert cell.op.candidates is not None
-    tried = cell.op.candidates(cell.shape, cell.dtype)
-    variants = [*COPIES, *(Variant(name, fn) for name, fn in tried.items())]
-    cost = cell.op.cost(cell.shape, cell.dtype, "fwd")
+    candidates = candidates_of(cell.op, cell.pass_)
+    assert candidates is not None
+    tried = candidates(cell.shape, cell.dtype)
+    variants = [*COPIES, *(Variant(name, fn, (cell.pass_,)) for name, fn in tried.items())]
+    cost = cell.op.cost(cell.shape, cell.dtype, cell.pass_)
     calls = timing.calls_in_window(cost.bytes_ideal / 3e6, cost.bytes_ideal, bench.memory)
     inputs = measure.input_sets(cell, device, bench.seed, calls)
     copied = measure.copy_sets(cell, device, bench.seed, calls)
@@ -62,9 +75,9 @@ def _times(cell: Cell, seconds: float) -> dict[str, float]:
     replays: dict[str, Any] = {}
     for variant in variants:
         sets = copied if variant in COPIES else inputs
-        bound = [measure.bind(variant, one) for one in sets]
-        if bench.attempt(variant.name, bound[0]) is not None:
-            graph = bench.attempt(variant.name, partial(timing.capture, bound, pool))
+        makers = [partial(measure.bind, cell, variant, one) for one in sets]
+        if bench.attempt(variant.name, lambda make=makers[0]: make()()) is not None:  # type: ignore[misc]
+            graph = bench.attempt(variant.name, partial(timing.make_and_capture, makers, pool))
             if graph is not None:
                 replays[variant.name] = graph.replay
     timing.time_windows(replays, bench.stream, seconds=0.0)  # warms up; thrown away

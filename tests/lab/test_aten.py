@@ -96,11 +96,8 @@ def test_an_operator_of_ours_counts_once_through_its_launches():
         return F.relu(layer_norm(x * 2, weight))
 
     ledger = aten.count(chain, torch.empty(4096, 1024).half(), torch.empty(1024).half())
-    assert [(s.name, s.kind) for s in ledger] == [
-        ("mul", "aten"),
-        ("layer_norm_row", "launch"),
-        ("relu", "aten"),
-    ]
+    assert [s.kind for s in ledger] == ["aten", "launch", "aten"]
+    assert (ledger.steps[0].name, ledger.steps[2].name) == ("mul", "relu")
     norm = ledger.steps[1]
     assert norm.tensor("x").read_unique == norm.tensor("y").write_unique == 4096 * 1024 * 2
     assert norm.tensor("weight").read_unique == 2048

@@ -78,7 +78,7 @@ def test_selections_that_are_refused(asked, told):
 
 
 def test_a_selection():
-    cells = selection.select("norms", "torch,fused", ["3x5", "3x5"], ["bfloat16", "fp32"])
+    cells = selection.select("norms", "torch,fused", ["3x5", "3x5"], ["bfloat16", "fp32"], "fwd")
     assert {(c.op.name, c.shape, c.dtype) for c in cells} >= {
         ("layernorm", (3, 5), torch.bfloat16),
         ("layernorm", (3, 5), torch.float32),
@@ -94,7 +94,7 @@ def test_a_variant_stands_in_the_cells_it_names_and_in_any_that_is_asked_for():
     op = registry.get("layernorm")
 
     def places(variants, shapes=()):
-        cells = selection.select("norms", variants, shapes)
+        cells = selection.select("norms", variants, shapes, pass_="fwd")
         return {(c.shape, c.dtype) for c in cells if slow in [v.name for v in c.variants]}
 
     assert places("all") == set(op.variants[slow].cells)
@@ -284,8 +284,10 @@ def a_gpu(monkeypatch):
     monkeypatch.setattr(timing, "CudaStream", Stream)
     monkeypatch.setattr(
         timing,
-        "capture",
-        lambda calls, pool: SimpleNamespace(replay=lambda: [call() for call in calls]),
+        "make_and_capture",
+        lambda makers, pool: (
+            lambda calls: SimpleNamespace(replay=lambda: [call() for call in calls])
+        )([make() for make in makers]),
     )
     monkeypatch.setattr(measure, "COPIES", (Variant("copy by driver", copying.copy_by_driver),))
     seen = [("a_kernel", 0.0, 1.0), ("another", 2.0, 1.0)]

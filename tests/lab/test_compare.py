@@ -82,14 +82,21 @@ def a_recording():
     noisy = {**up, "ratio": 1.01, "low": 0.9, "high": 1.1, "noise": 0.3, "verdict": RERUN}
     kernel = {"dram_pct": 90.9, "occupancy_pct": 93.1, "issue_pct": 20.0}
     cell = {"op": "layernorm", "shape": "64x1000", "dtype": "fp32", "variant": "fused"}
+    cells = [
+        {**cell, "pass_": "fwd", "kernels": [kernel]},
+        {**cell, "pass_": "bwd", "kernels": [{**kernel, "dram_pct": 80.1}]},
+    ]
     told = {
         "card": {"name": "A card"},
         "date": "2026-11-28T00:00:00Z",
         "command": "python -m kernels.lab bench norms",
-        "speed_ups": {"layernorm 64x1000 fp32": {"fused": {"torch": up, "eager": noisy}}},
-        "profile": {"cells": [{**cell, "kernels": [kernel]}]},
+        "speed_ups": {
+            "layernorm 64x1000 fp32": {"fused": {"torch": up, "eager": noisy}},
+            "layernorm 64x1000 fp32 bwd": {"fused": {"torch": {**up, "ratio": 2.5}}},
+        },
+        "profile": {"cells": cells},
     }
-    return Recording("a-card", "norms", (a_row(),), told)
+    return Recording("a-card", "norms", (a_row(), a_row(pass_="bwd", time_us_p50=7.25)), told)
 
 
 def test_the_report_tells_decisions_evidence_counters_and_boundary():
@@ -98,6 +105,10 @@ def test_the_report_tells_decisions_evidence_counters_and_boundary():
     assert "| layernorm: fused is faster than eager | 0 | 1 | 0 | 1.01 to 1.01 |" in text
     assert "1.50 (1.40 to 1.60)" in text
     assert "| 90.9 % | 93.1 % | 20.0 % |" in text
+    assert "| layernorm bwd: fused is faster than torch | 1 | 0 | 0 | 2.50 to 2.50 |" in text
+    assert "layernorm bwd: fused is faster than eager" not in text
+    assert "| layernorm 64x1000 fp32 bwd | 2.50, 7.25, 3.12 |" in text
+    assert "| layernorm 64x1000 fp32 bwd | fused | 80.1 % |" in text
     assert "Noise asks for a rerun: layernorm 64x1000 fp32 over eager." in text
 
 
