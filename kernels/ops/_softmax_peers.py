@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-import types
 from importlib import import_module
-from typing import Any
 
 import torch
 
+from kernels.ops._compiled import compiled_each
 from kernels.ops._layernorm_peers import needs_liger
-from kernels.registry import Shape
 
 Tensor = torch.Tensor
 
@@ -20,17 +17,7 @@ def torch_softmax(x: Tensor) -> Tensor:
     return torch.softmax(x, -1)
 
 
-@functools.cache
-def _compiled(_shape: Shape, _dtype: torch.dtype) -> Any:
-    # A code object of its own for each shape, as for LayerNorm: Dynamo counts recompilations.
-    own = types.FunctionType(torch_softmax.__code__.replace(), globals(), "softmax_compiled")
-    return torch.compile(own, dynamic=False)
-
-
-def compiled(x: Tensor) -> Tensor:
-    """PyTorch's operator through torch.compile, compiled anew for every shape and dtype."""
-    result: Tensor = _compiled(tuple(x.shape), x.dtype)(x)
-    return result
+compiled = compiled_each(torch_softmax)
 
 
 def liger(x: Tensor) -> Tensor:

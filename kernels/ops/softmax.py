@@ -25,6 +25,8 @@ import triton.language as tl
 from kernels.launch import capability
 from kernels.ops._layernorm_peers import needs_gpu
 from kernels.ops._layout import check_norm, device_guard
+from kernels.ops._norm_common import SHAPES
+from kernels.ops._norm_operators import LIBRARY, define, like, needs_gradient
 from kernels.ops._softmax_backward import TILES, first_fit, in_groups, softmax_backward
 from kernels.ops._softmax_peers import compiled, liger, needs_liger_softmax, torch_softmax
 from kernels.registry import DTYPES, Cost, Op, Shape, Tolerance, Variant, register
@@ -193,55 +195,36 @@ def candidates(shape: Shape, dtype: torch.dtype) -> dict[str, Any]:
     return found
 
 
-_library = torch.library.Library("fusing_kernels", "FRAGMENT")
 # One operator for each case, since an autograd formula in Python costs every call some 10 µs: the
 # first has none, and is called where nobody asks for a gradient.
-for _name in ("softmax", "softmax_with_grad"):
-    _library.define(f"{_name}(Tensor x) -> Tensor")
-    _library.impl(_name, _launch, "CPU")
-    _library.impl(_name, _launch, "CUDA")
-_library.define("softmax_backward(Tensor dy, Tensor y) -> Tensor")
-_library.impl("softmax_backward", softmax_backward, "CPU")
-_library.impl("softmax_backward", softmax_backward, "CUDA")
-
-
-@torch.library.register_fake("fusing_kernels::softmax", lib=_library)
-@torch.library.register_fake("fusing_kernels::softmax_with_grad", lib=_library)
-def _fake(x: Tensor) -> Tensor:
-    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
-
-
-@torch.library.register_fake("fusing_kernels::softmax_backward", lib=_library)
-def _fake_backward(dy: Tensor, y: Tensor) -> Tensor:
-    return torch.empty(y.shape, dtype=y.dtype, device=y.device)
+_operator = define("softmax(Tensor x) -> Tensor", _launch, like)
+_operator_with_grad = define("softmax_with_grad(Tensor x) -> Tensor", _launch, like)
+_backward_operator = define(
+    "softmax_backward(Tensor dy, Tensor y) -> Tensor", softmax_backward, lambda dy, y: like(y)
+)
 
 
 def _save(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
     ctx.save_for_backward(output)
 
 
-def _gradient(ctx: Any, dy: Tensor) -> Tensor:
-    (y,) = ctx.saved_tensors
-    dx: Tensor = _backward_operator(dy, y)
-    return dx
+def _gradient(ctx: Any, dy: Tensor) -> Any:
+    return _backward_operator(dy, *ctx.saved_tensors)
 
 
-def _refuse_second_derivative(ctx: Any, _: Tensor) -> None:
+def _refuse_second_derivative(_ctx: Any, _: Tensor) -> Any:
     raise NotImplementedError(
-        "softmax has no second derivative here; use torch.softmax where you differentiate twice"
+        "softmax has no second derivative here: call backward() or grad() without "
+        "create_graph=True, or use torch.softmax there"
     )
 
 
 torch.library.register_autograd(
-    "fusing_kernels::softmax_with_grad", _gradient, setup_context=_save, lib=_library
+    "fusing_kernels::softmax_with_grad", _gradient, setup_context=_save, lib=LIBRARY
 )
 torch.library.register_autograd(
-    "fusing_kernels::softmax_backward", _refuse_second_derivative, lib=_library
+    "fusing_kernels::softmax_backward", _refuse_second_derivative, lib=LIBRARY
 )
-
-_operator = torch.ops.fusing_kernels.softmax.default
-_operator_with_grad = torch.ops.fusing_kernels.softmax_with_grad.default
-_backward_operator = torch.ops.fusing_kernels.softmax_backward.default
 
 
 def softmax(x: Tensor) -> Tensor:
@@ -259,8 +242,7 @@ def softmax(x: Tensor) -> Tensor:
     dimensions that don't collapse to two strides are copied first, which is one more launch.
     """
     check_norm(x, None, None)
-    differentiated = torch.is_grad_enabled() and x.requires_grad
-    result: Tensor = (_operator_with_grad if differentiated else _operator)(x)
+    result: Tensor = (_operator_with_grad if needs_gradient(x) else _operator)(x)
     return result
 
 
@@ -332,15 +314,7 @@ OP = register(
         },
         cost=cost,
         tolerance=tolerance,
-        shapes=(
-            (512, 1024),
-            (2048, 4096),
-            (4096, 4096),
-            (4096, 8192),
-            (8192, 16384),
-            (16384, 8192),
-            (65536, 1024),
-        ),
+        shapes=SHAPES,
         dtypes=tuple(DTYPES.values()),
         rows_independent=True,
         operators=("softmax", "softmax_with_grad", "softmax_backward"),

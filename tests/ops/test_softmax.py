@@ -203,7 +203,7 @@ def test_bad_input_gets_one_sentence(call, error, sentence):
 def test_a_second_derivative_is_refused_with_a_sentence():
     x = torch.randn(4, 8, requires_grad=True)
     (dx,) = torch.autograd.grad(softmax(x), x, torch.randn(4, 8), create_graph=True)
-    with pytest.raises(NotImplementedError, match="softmax has no second derivative here; use"):
+    with pytest.raises(NotImplementedError, match="softmax has no second derivative here: call"):
         dx.square().sum().backward()
 
 
@@ -281,8 +281,8 @@ def launches_of(width, dtype, capability):
 
 @pytest.mark.parametrize("capability", [75, 80, 86, 89, 90, 100, 120])
 def test_no_launch_spills_on_any_card(capability):
-    # 1024 to 16384 forward are the suite's, which tests/lab/test_aot.py compiles.
-    for width in (1000, 16384, 20_001, 32_768, 131_072):
+    # At 1024 a thread keeps fewer elements than at 4096, and at 8192 as many.
+    for width in (1000, 4096, 16_384, 20_001, 32_768, 131_072):
         for dtype in DTYPES.values():
             if dtype == torch.bfloat16 and capability == 75:
                 continue
