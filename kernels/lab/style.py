@@ -24,6 +24,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from PIL import Image
 
@@ -248,15 +249,18 @@ def render(draw: Callable[[], Figure], page_name: str = "light") -> tuple[str, b
 
 
 def _pictures(draw: Callable[[], Figure], names: Iterable[str]) -> dict[str, tuple[str, bytes]]:
-    """What `render` returns for each page, from one drawing where it is an SVG without pixels."""
-    svg = _svg(draw, _EITHER)
-    if len(svg) > _LARGEST_SVG:
-        return {name: ("image/png", _png(draw, THEMES[name])) for name in names}
-    if "<image" in svg:
-        drawn = {name: _svg(draw, THEMES[name]) for name in names}
-    else:
-        drawn = {name: _recolored(svg, THEMES[name]) for name in names}
-    return {name: ("image/svg+xml", svg.encode()) for name, svg in drawn.items()}
+    """What `render` returns for each page, from one drawing if it has no pixels."""
+    with _drawing_for(_EITHER), _context():
+        figure = draw()
+        either = None if figure.findobj(AxesImage) else _svg(figure)
+    pictures = {}
+    for name in names:
+        with theme(name), _context():
+            svg = _svg(draw()) if either is None else _recolored(either, page())
+            small = len(svg) <= _LARGEST_SVG
+            mime = "image/svg+xml" if small else "image/png"
+            pictures[name] = mime, svg.encode() if small else _png(draw())
+    return pictures
 
 
 def _recolored(svg: str, colors: Theme) -> str:
@@ -264,19 +268,17 @@ def _recolored(svg: str, colors: Theme) -> str:
     return re.sub("|".join(instead), lambda match: instead[match[0]], svg)
 
 
-def _svg(draw: Callable[[], Figure], colors: Theme) -> str:
-    with _drawing_for(colors), _context():
-        figure, file = draw(), io.BytesIO()
-        _lay_out(FigureCanvasSVG(figure), FigureCanvasSVG.fixed_dpi)
-        figure.savefig(file, format="svg", metadata={"Date": None})
+def _svg(figure: Figure) -> str:
+    file = io.BytesIO()
+    _lay_out(FigureCanvasSVG(figure), FigureCanvasSVG.fixed_dpi)
+    figure.savefig(file, format="svg", metadata={"Date": None})
     return _smaller(_with_hatches(file.getvalue().decode()))
 
 
-def _png(draw: Callable[[], Figure], colors: Theme) -> bytes:
-    with _drawing_for(colors), _context():
-        figure, drawn, file = draw(), io.BytesIO(), io.BytesIO()
-        _lay_out(FigureCanvasAgg(figure), _PNG_DPI)
-        figure.savefig(drawn, format="png", dpi=_PNG_DPI, metadata={"Software": None})
+def _png(figure: Figure) -> bytes:
+    drawn, file = io.BytesIO(), io.BytesIO()
+    _lay_out(FigureCanvasAgg(figure), _PNG_DPI)
+    figure.savefig(drawn, format="png", dpi=_PNG_DPI, metadata={"Software": None})
     flat = Image.open(drawn).convert("RGB").quantize(128, dither=Image.Dither.NONE)
     flat.save(file, "PNG", optimize=True)
     return file.getvalue()

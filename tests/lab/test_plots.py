@@ -228,7 +228,8 @@ def test_a_picture_made_for_both_pages_is_the_one_drawn_for_each(name, page):
     def without_keys(svg: str) -> str:  # of clips, hatches and markers: made of the colours
         return re.sub(r"\b[a-z][0-9a-f]{10}\b", "", svg)
 
-    drawn = style._svg(DRAWINGS[name], style.THEMES[page])
+    with plots.theme(page), style._context():
+        drawn = style._svg(DRAWINGS[name]())
     mime, made = style.render(DRAWINGS[name], page)
     assert mime == "image/svg+xml"
     assert without_keys(made.decode()) == without_keys(drawn)
