@@ -270,28 +270,29 @@ def _recolored(svg: str, colors: Theme) -> str:
 
 def _svg(figure: Figure) -> str:
     file = io.BytesIO()
-    _lay_out(FigureCanvasSVG(figure), FigureCanvasSVG.fixed_dpi)
+    _lay_out(figure, FigureCanvasSVG, FigureCanvasSVG.fixed_dpi)
     figure.savefig(file, format="svg", metadata={"Date": None})
     return _smaller(_with_hatches(file.getvalue().decode()))
 
 
 def _png(figure: Figure) -> bytes:
     drawn, file = io.BytesIO(), io.BytesIO()
-    _lay_out(FigureCanvasAgg(figure), _PNG_DPI)
+    _lay_out(figure, FigureCanvasAgg, _PNG_DPI)
     figure.savefig(drawn, format="png", dpi=_PNG_DPI, metadata={"Software": None})
     flat = Image.open(drawn).convert("RGB").quantize(128, dither=Image.Dither.NONE)
     flat.save(file, "PNG", optimize=True)
     return file.getvalue()
 
 
-def _lay_out(canvas: FigureCanvasBase, dpi: float) -> None:
-    """Lay a figure out for good: a figure with a layout engine is drawn twice when it is saved."""
-    figure = canvas.figure
-    engine = figure.get_layout_engine()
+def _lay_out(figure: Figure, canvas: type[FigureCanvasBase], dpi: float) -> None:
+    """Lay a figure out for good: with a layout engine, it is drawn twice when it is saved."""
+    engine, before = figure.get_layout_engine(), figure.canvas
     if engine is not None:
+        canvas(figure)  # letters have other widths on each
         figure.set_dpi(dpi)
         engine.execute(figure)
         figure.set_layout_engine(None)
+        figure.set_canvas(before)
 
 
 def _with_hatches(svg: str) -> str:
