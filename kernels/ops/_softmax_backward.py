@@ -89,8 +89,8 @@ def softmax_backward_tiles(
 # The backward kernel keeps two rows, on every card alike.
 BACKWARD = ((256, 1), (512, 2), (2048, 4), (4096, 8), (16384, 16))
 # A wider row goes tile by tile, forward too: some 100 registers a thread, and no width spills on
-# any card. With 4096 and 8 or 16 warps, or 8192 and 16, a few do on 8.0, 9.0, 10.0 or 12.0. Not
-# timed.
+# any card where columns lie side by side. With 4096 and 8 or 16 warps, or 8192 and 16, a few widths
+# do on 8.0, 9.0, 10.0 or 12.0. Neither table here has been timed.
 TILES = (8192, 8)
 
 
@@ -99,6 +99,18 @@ def first_fit(table: tuple[tuple[int, int], ...], n_cols: int) -> tuple[int, int
     """Return the first (BLOCK_COLS, num_warps) of `table` that holds a row, else TILES."""
     block = triton.next_power_of_2(n_cols)
     return next(((block, warps) for largest, warps in table if block <= largest), TILES)
+
+
+def to_try(n_cols: int) -> dict[str, tuple[int, int]]:
+    """Return the (BLOCK_COLS, num_warps) worth timing for a row of `n_cols`, by name."""
+    block = triton.next_power_of_2(n_cols)
+    found: dict[str, tuple[int, int]] = {}
+    for warps in (1, 2, 4, 8, 16, 32):
+        for size in sorted({block, 4096, 8192, 16384}):
+            if size <= min(block, 32768) and 2 <= size // (32 * warps) <= 128:
+                name = "row" if size == block else f"tiles of {size}"
+                found[f"{name}, {warps} warps"] = size, warps
+    return found
 
 
 def in_groups(x: Tensor) -> tuple[Tensor, tuple[int, ...], int, bool]:

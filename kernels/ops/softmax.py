@@ -27,7 +27,14 @@ from kernels.ops._layernorm_peers import needs_gpu
 from kernels.ops._layout import check_norm, device_guard
 from kernels.ops._norm_common import SHAPES
 from kernels.ops._norm_operators import LIBRARY, define, like, needs_gradient
-from kernels.ops._softmax_backward import TILES, first_fit, in_groups, softmax_backward
+from kernels.ops._softmax_backward import (
+    TILES,
+    first_fit,
+    in_groups,
+    launch_backward,
+    softmax_backward,
+    to_try,
+)
 from kernels.ops._softmax_peers import compiled, liger, needs_liger_softmax, torch_softmax
 from kernels.registry import DTYPES, Cost, Op, Shape, Tolerance, Variant, register
 
@@ -134,7 +141,8 @@ def softmax_tiles(
 
 
 # (largest BLOCK_COLS, num_warps) of the forward kernel, first fit; by compute capability, other
-# cards take the nearest older one's.
+# cards take the nearest older one's. They are LayerNorm's, chosen by measurements there: one row
+# in registers, read once and written once, is the same work for the memory.
 CONFIGURATIONS: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {
     (7, 5): ((256, 1), (512, 2), (2048, 4), (4096, 8), (16384, 16)),
     (9, 0): ((256, 1), (512, 2), (2048, 4), (4096, 8), (16384, 16), (32768, 32)),
@@ -182,17 +190,34 @@ def launch(x: Tensor, block_cols: int, num_warps: int) -> Tensor:
 
 def candidates(shape: Shape, dtype: torch.dtype) -> dict[str, Any]:
     """The forward configurations that `tune` times at a shape, as functions of `inputs`."""
-    block = triton.next_power_of_2(shape[-1])
-    found: dict[str, Any] = {}
-    for warps in (1, 2, 4, 8, 16, 32):
-        for size in sorted({block, 4096, 8192, 16384}):
-            name = "row" if size == block else f"tiles of {size}"
-            per_thread = size // (32 * warps)
-            if 2 <= per_thread <= 128 and size <= min(block, 32768):
-                found[f"{name}, {warps} warps"] = functools.partial(
-                    launch, block_cols=size, num_warps=warps
-                )
-    return found
+    return {
+        name: functools.partial(launch, block_cols=block, num_warps=warps)
+        for name, (block, warps) in to_try(shape[-1]).items()
+    }
+
+
+class _Configured(torch.autograd.Function):
+    """Softmax that goes back in a configuration of one's own: only to find out which is best."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, block_cols: int, num_warps: int) -> Tensor:
+        y = _launch(x)
+        ctx.save_for_backward(y)
+        ctx.configuration = block_cols, num_warps
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Any:
+        return launch_backward(dy, *ctx.saved_tensors, *ctx.configuration), None, None
+
+
+def backward_candidates(shape: Shape, dtype: torch.dtype) -> dict[str, Any]:
+    """The backward configurations that `tune` times, as functions of `inputs` to go back through"""
+
+    def configured(block_cols: int, num_warps: int) -> Any:
+        return lambda x: _Configured.apply(x, block_cols, num_warps)
+
+    return {name: configured(*chosen) for name, chosen in to_try(shape[-1]).items()}
 
 
 # One operator for each case, since an autograd formula in Python costs every call some 10 µs: the
@@ -319,6 +344,7 @@ OP = register(
         rows_independent=True,
         operators=("softmax", "softmax_with_grad", "softmax_backward"),
         candidates=candidates,
+        backward_candidates=backward_candidates,
         differentiates=("x",),
         gradient_tolerance=gradient_tolerance,
     )

@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from kernels.launch import assume_capability, recording
+from kernels.launch import assume_capability, interpreting, recording
 from kernels.launch.compile import compile_launch
 from kernels.ops import _softmax_backward
 from kernels.ops import softmax as module
@@ -322,12 +322,18 @@ def test_a_ragged_row_is_loaded_16_bytes_at_a_time():
     assert loads(5001) == {"ld.global.b16"}
 
 
-def test_every_candidate_computes_softmax():
-    x = make(2, 20_000, torch.float32)
-    found = OP.candidates((2, 20_000), torch.float32)
-    assert {"row, 32 warps", "tiles of 8192, 16 warps"} <= set(found)
-    for name in ("row, 32 warps", "tiles of 4096, 8 warps"):
-        assert_within(found[name](x=x), reference(x), OP.tolerance(x.dtype, x.shape), x.dtype)
+def test_a_candidate_computes_softmax_or_its_gradient():
+    x, dy = make(1, 9000, torch.float32), torch.randn(1, 9000)
+    forward, backward = (of(x.shape, x.dtype) for of in (OP.candidates, OP.backward_candidates))
+    assert {"row, 16 warps", "tiles of 4096, 8 warps"} <= set(forward)
+    assert set(forward) == set(backward)
+    exact_y, exact_dx = differentiate(reference, x.double(), dy.double())
+    for name, kernel in (("row, 16 warps", "row"), ("tiles of 8192, 8 warps", "tiles")):
+        assert_within(forward[name](x=x), exact_y, OP.tolerance(x.dtype, x.shape), x.dtype)
+        with interpreting() as launches:
+            _, dx = differentiate(lambda x, name=name: backward[name](x=x), x, dy)
+        assert launches.seen[-1].name == f"softmax_backward_{kernel}"
+        assert_within(dx, exact_dx, OP.gradient_tolerance("x", x.dtype, x.shape), x.dtype)
 
 
 def test_peers_that_are_absent_or_need_a_gpu_say_so(monkeypatch):
