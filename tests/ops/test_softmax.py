@@ -150,7 +150,7 @@ def test_large_numbers_neither_overflow_nor_cancel(kernel):
     half = (torch.randn(4, 50) * 1e4).clamp(-6e4, 6e4).half()
     near = (1000 + torch.randn(4, 50)).float()
     edge = torch.tensor([[3.0e38, -3.4e38, 3.0e38, 0.0] * 10])
-    for x in (half, near, near.bfloat16(), edge):
+    for x in (half, near, near.half(), near.bfloat16(), edge):
         y = FORWARD[kernel](x)
         assert y.isfinite().all()
         assert_no_worse_than_torch(y, torch.softmax(x, -1), reference(x))
@@ -301,6 +301,22 @@ def test_a_wide_row_takes_the_loop():
     assert names(16_385, 80) == names(16_385, 90) == names(32_776, 90) == tiles.split()
     # Two rows of 32768 don't fit an SM's registers, one does where it is loaded 16 bytes at a time.
     assert names(32_768, 90) == ["softmax_row", "softmax_backward_tiles"]
+
+
+def test_columns_far_apart_take_64_bit_offsets():
+    # 4 GB that nobody touches: a recorded launch reads nothing.
+    far = torch.empty_strided((1, 3), (1, 2**30), dtype=torch.float16)
+    near = torch.empty_strided((1, 3), (1, 7), dtype=torch.float16)
+    with recording() as launches:
+        for x in (far, near):
+            module.launch(x, 4, 1)
+            _softmax_backward.launch_backward(x, torch.empty(x.shape, dtype=x.dtype), 4, 1)
+    wide = [launch.arguments["WIDE_OFFSETS"] for launch in launches]
+    assert wide == [True, True, False, False]
+    products = [compile_launch(launch, 90).ptx.count("mul.lo.s64") for launch in launches]
+    # A row's place is 64 bits wide in both, a column's in those only.
+    assert products[0] > products[2]
+    assert products[1] > products[3]
 
 
 def test_a_card_without_a_table_takes_the_nearest_older_ones():
