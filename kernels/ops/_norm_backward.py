@@ -1,19 +1,6 @@
-"""The backward pass of every norm in Triton: gradients of x, weight and bias.
+"""The backward pass of every norm: which kernels run, in which configuration.
 
-With x̂ = (x − mean) · inv_std, g = dy · weight, and means over the N elements of a row,
-
-    LayerNorm:  dx = (g − mean(g) − x̂ · mean(g · x̂)) · inv_std
-    RMSNorm:    dx = (g − x̂ · mean(g · x̂)) · inv_std          where x̂ = x · inv_std
-    dweight = Σ dy · x̂,   dbias = Σ dy                        over all rows
-
-A gradient that reaches the sum of x and residual from elsewhere, dh, is added to dx. A row's dx
-needs that row alone; dweight and dbias need every row. So a fixed number of programs share the
-rows: each keeps its sums over its own rows in registers, in fp32, and stores them once at its end;
-a second kernel adds up these partial sums, in a fixed order. No atomics, no locks: the same inputs
-give the same bits. x and dy are read once, dx is written once.
-
-Where the registers can't hold a row and its sums, dx is computed tile by tile, and the sums by a
-kernel of their own: x and dy are read three times.
+The equations and the kernels stand in `_norm_backward_kernels`.
 """
 
 from __future__ import annotations
@@ -21,221 +8,26 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
-import triton.language as tl
 
 from kernels.launch import capability, multiprocessors
 from kernels.ops._layout import device_guard, one_row_stride
+from kernels.ops._norm_backward_kernels import (
+    norm_backward_columns,
+    norm_backward_rows,
+    norm_backward_tiles,
+    sum_partials,
+)
 
 Tensor = torch.Tensor
 
 
-@triton.jit
-def norm_backward_rows(
-    dy_ptr,
-    dh_ptr,
-    x_ptr,
-    weight_ptr,
-    mean_ptr,
-    inv_std_ptr,
-    dx_ptr,
-    dweight_ptr,
-    dbias_ptr,
-    dy_row_stride,
-    x_row_stride,
-    n_rows,
-    rows_each,
-    n_groups,
-    GROUP: tl.constexpr,
-    BLOCK_ROWS: tl.constexpr,
-    BLOCK_COLS: tl.constexpr,
-    STAGES: tl.constexpr,
-):
-    # A program takes `rows_each` rows, a tile of BLOCK_ROWS whole rows at a time. Its sums have a
-    # place for each element of the tile, and are added up over the tile's rows once, at the end.
-    # With STAGES above 1 the next tiles are under way to shared memory while one is computed.
-    n_cols = n_groups * GROUP
-    cols = tl.arange(0, BLOCK_COLS)[None, :]
-    col_mask = cols < n_cols
-    if weight_ptr is not None:
-        weight = tl.load(weight_ptr + cols, mask=col_mask, other=0.0)
-    dweight = tl.zeros([BLOCK_ROWS, BLOCK_COLS], tl.float32)
-    dbias = tl.zeros([BLOCK_ROWS, BLOCK_COLS], tl.float32)
-    first = tl.program_id(0).to(tl.int64) * rows_each
-    last = tl.minimum(first + rows_each, n_rows)
-    for start in tl.range(first, last, BLOCK_ROWS, num_stages=STAGES):
-        rows = start + tl.arange(0, BLOCK_ROWS)[:, None]
-        row_mask = rows < last
-        mask = row_mask & col_mask
-        x = tl.load(x_ptr + rows * x_row_stride * GROUP + cols, mask=mask, other=0.0)
-        dy = tl.load(dy_ptr + rows * dy_row_stride * GROUP + cols, mask=mask, other=0.0)
-        inv_std = tl.load(inv_std_ptr + rows, mask=row_mask, other=0.0)
-        x_hat = x.to(tl.float32)
-        if mean_ptr is not None:
-            # Masked lanes hold 0 − mean; dy is 0 there, so that no sum sees them.
-            x_hat -= tl.load(mean_ptr + rows, mask=row_mask, other=0.0)
-        x_hat *= inv_std
-        g = dy.to(tl.float32)
-        if dweight_ptr is not None:
-            dweight += g * x_hat
-        if dbias_ptr is not None:
-            dbias += g
-        if weight_ptr is not None:
-            g *= weight.to(tl.float32)
-        dx = g - x_hat * (tl.sum(g * x_hat, axis=1, keep_dims=True) / n_cols)
-        if mean_ptr is not None:
-            dx -= tl.sum(g, axis=1, keep_dims=True) / n_cols
-        dx *= inv_std
-        if dh_ptr is not None:
-            dx += tl.load(dh_ptr + rows * n_cols + cols, mask=mask, other=0.0).to(tl.float32)
-        tl.store(dx_ptr + rows * n_cols + cols, dx.to(dx_ptr.dtype.element_ty), mask=mask)
-
-    out = tl.program_id(0).to(tl.int64) * n_cols + tl.arange(0, BLOCK_COLS)
-    out_mask = tl.arange(0, BLOCK_COLS) < n_cols
-    if dweight_ptr is not None:
-        tl.store(dweight_ptr + out, tl.sum(dweight, axis=0), mask=out_mask)
-    if dbias_ptr is not None:
-        tl.store(dbias_ptr + out, tl.sum(dbias, axis=0), mask=out_mask)
-
-
-@triton.jit
-def norm_backward_tiles(
-    dy_ptr,
-    dh_ptr,
-    x_ptr,
-    weight_ptr,
-    mean_ptr,
-    inv_std_ptr,
-    dx_ptr,
-    dy_row_stride,
-    x_row_stride,
-    n_groups,
-    GROUP: tl.constexpr,
-    BLOCK_COLS: tl.constexpr,
-):
-    # One program a row, dx alone: the first loop takes the two means, the second reads again.
-    n_cols = n_groups * GROUP
-    row = tl.program_id(0).to(tl.int64)
-    x_row_ptr = x_ptr + row * x_row_stride * GROUP
-    dy_row_ptr = dy_ptr + row * dy_row_stride * GROUP
-    inv_std = tl.load(inv_std_ptr + row)
-    mean = 0.0
-    if mean_ptr is not None:
-        mean = tl.load(mean_ptr + row)
-    along = tl.zeros([BLOCK_COLS], tl.float32)
-    total = tl.zeros([BLOCK_COLS], tl.float32)
-    for start in range(0, n_cols, BLOCK_COLS):
-        cols = start + tl.arange(0, BLOCK_COLS)
-        mask = cols < n_cols
-        x_hat = tl.load(x_row_ptr + cols, mask=mask, other=0.0).to(tl.float32)
-        x_hat = (x_hat - mean) * inv_std
-        g = tl.load(dy_row_ptr + cols, mask=mask, other=0.0).to(tl.float32)
-        if weight_ptr is not None:
-            g *= tl.load(weight_ptr + cols, mask=mask, other=0.0).to(tl.float32)
-        along += g * x_hat
-        total += g
-    along_mean = tl.sum(along, axis=0) / n_cols
-    g_mean = 0.0
-    if mean_ptr is not None:
-        g_mean = tl.sum(total, axis=0) / n_cols
-    for start in range(0, n_cols, BLOCK_COLS):
-        cols = start + tl.arange(0, BLOCK_COLS)
-        mask = cols < n_cols
-        x_hat = tl.load(x_row_ptr + cols, mask=mask, other=0.0).to(tl.float32)
-        x_hat = (x_hat - mean) * inv_std
-        g = tl.load(dy_row_ptr + cols, mask=mask, other=0.0).to(tl.float32)
-        if weight_ptr is not None:
-            g *= tl.load(weight_ptr + cols, mask=mask, other=0.0).to(tl.float32)
-        dx = (g - g_mean - x_hat * along_mean) * inv_std
-        if dh_ptr is not None:
-            dx += tl.load(dh_ptr + row * n_cols + cols, mask=mask, other=0.0).to(tl.float32)
-        tl.store(dx_ptr + row * n_cols + cols, dx.to(dx_ptr.dtype.element_ty), mask=mask)
-
-
-@triton.jit
-def norm_backward_columns(
-    dy_ptr,
-    x_ptr,
-    mean_ptr,
-    inv_std_ptr,
-    dweight_ptr,
-    dbias_ptr,
-    dy_row_stride,
-    x_row_stride,
-    n_rows,
-    rows_each,
-    n_groups,
-    GROUP: tl.constexpr,
-    BLOCK_ROWS: tl.constexpr,
-    BLOCK_COLS: tl.constexpr,
-):
-    # The sums of BLOCK_COLS columns over `rows_each` rows.
-    n_cols = n_groups * GROUP
-    cols = tl.program_id(0) * BLOCK_COLS + tl.arange(0, BLOCK_COLS)[None, :]
-    col_mask = cols < n_cols
-    dweight = tl.zeros([BLOCK_ROWS, BLOCK_COLS], tl.float32)
-    dbias = tl.zeros([BLOCK_ROWS, BLOCK_COLS], tl.float32)
-    first = tl.program_id(1).to(tl.int64) * rows_each
-    last = tl.minimum(first + rows_each, n_rows)
-    for start in range(first, last, BLOCK_ROWS):
-        rows = start + tl.arange(0, BLOCK_ROWS)[:, None]
-        row_mask = rows < last
-        mask = row_mask & col_mask
-        dy = tl.load(dy_ptr + rows * dy_row_stride * GROUP + cols, mask=mask, other=0.0)
-        dy = dy.to(tl.float32)
-        if dweight_ptr is not None:
-            x = tl.load(x_ptr + rows * x_row_stride * GROUP + cols, mask=mask, other=0.0)
-            x_hat = x.to(tl.float32)
-            if mean_ptr is not None:
-                x_hat -= tl.load(mean_ptr + rows, mask=row_mask, other=0.0)
-            dweight += dy * x_hat * tl.load(inv_std_ptr + rows, mask=row_mask, other=0.0)
-        if dbias_ptr is not None:
-            dbias += dy
-
-    out_cols = tl.program_id(0) * BLOCK_COLS + tl.arange(0, BLOCK_COLS)
-    out = tl.program_id(1).to(tl.int64) * n_cols + out_cols
-    if dweight_ptr is not None:
-        tl.store(dweight_ptr + out, tl.sum(dweight, axis=0), mask=out_cols < n_cols)
-    if dbias_ptr is not None:
-        tl.store(dbias_ptr + out, tl.sum(dbias, axis=0), mask=out_cols < n_cols)
-
-
-@triton.jit
-def sum_partials(
-    dweight_parts_ptr,
-    dbias_parts_ptr,
-    dweight_ptr,
-    dbias_ptr,
-    n_parts,
-    n_cols,
-    BLOCK_ROWS: tl.constexpr,
-    BLOCK_COLS: tl.constexpr,
-):
-    # The finishing kernel: a program adds up all partial sums of its columns.
-    cols = tl.program_id(0) * BLOCK_COLS + tl.arange(0, BLOCK_COLS)
-    dweight = tl.zeros([BLOCK_ROWS, BLOCK_COLS], tl.float32)
-    dbias = tl.zeros([BLOCK_ROWS, BLOCK_COLS], tl.float32)
-    for start in range(0, n_parts, BLOCK_ROWS):
-        parts = start + tl.arange(0, BLOCK_ROWS)[:, None]
-        mask = (parts < n_parts) & (cols < n_cols)[None, :]
-        offsets = parts.to(tl.int64) * n_cols + cols[None, :]
-        if dweight_ptr is not None:
-            dweight += tl.load(dweight_parts_ptr + offsets, mask=mask, other=0.0)
-        if dbias_ptr is not None:
-            dbias += tl.load(dbias_parts_ptr + offsets, mask=mask, other=0.0)
-    if dweight_ptr is not None:
-        out = tl.sum(dweight, axis=0).to(dweight_ptr.dtype.element_ty)
-        tl.store(dweight_ptr + cols, out, mask=cols < n_cols)
-    if dbias_ptr is not None:
-        out = tl.sum(dbias, axis=0).to(dbias_ptr.dtype.element_ty)
-        tl.store(dbias_ptr + cols, out, mask=cols < n_cols)
-
-
 @dataclass(frozen=True)
 class Configuration:
-    """How `norm_backward_rows` runs: its tile, warps, programs on each SM, and tiles under way."""
+    """How `norm_backward_rows` runs: rows of a tile, warps, programs an SM, pipeline stages."""
 
     block_rows: int
     num_warps: int
@@ -243,35 +35,55 @@ class Configuration:
     stages: int
 
 
-# (largest BLOCK_COLS, configuration), first fit; wider rows take the tiles. By compute capability.
-CONFIGURATIONS: dict[tuple[int, int], tuple[tuple[int, Configuration], ...]] = {
-    (7, 5): (
-        (256, Configuration(4, 2, 4, 1)),
-        (1024, Configuration(2, 4, 4, 1)),
-        (2048, Configuration(1, 4, 4, 1)),
-        (4096, Configuration(1, 8, 2, 1)),
-        (8192, Configuration(1, 16, 1, 1)),
-    ),
-    (8, 0): (
-        (256, Configuration(8, 4, 4, 2)),
-        (1024, Configuration(4, 4, 4, 2)),
-        (2048, Configuration(1, 4, 4, 2)),
-        (4096, Configuration(1, 8, 2, 2)),
-        (8192, Configuration(1, 16, 1, 2)),
-    ),
+# (elements of a tile, num_warps, programs on each SM, stages) by compute capability; other cards
+# take the nearest older one's. A tile is as many whole rows as fit, and a wider row is a tile.
+# H100, bf16, µs of LayerNorm / RMSNorm by tile, warps and programs; in brackets a copy of as much:
+#   65536×1024 (136): 8192, 8, 1: 152 / 151; 4096, 4, 2: 159 / 154; 2048, 4, 2: 156 / 151;
+#     with two stages in place of three 4096, 4, 4: 176 / 158
+#   4096×4096 (36): 8192, 8, 1: 42.6 / 40.5; 8192, 16, 1: 42.5 / 41.4; 4096, 4, 2: 45.4 / 42.3
+#   16384×8192 (271): 8 warps: 299 / 297; 16: 299 / 299; 32: 303 / 298; four stages: 306 / 297
+# The other tables are what compiles there without a spill; no such card was timed.
+CONFIGURATIONS: dict[tuple[int, int], tuple[int, int, int, int]] = {
+    (7, 5): (4096, 4, 2, 1),
+    (8, 0): (4096, 4, 2, 3),
+    (9, 0): (8192, 8, 1, 3),
+    (12, 0): (4096, 4, 2, 3),
 }
+WIDEST_BYTES = 32768  # a wider row, twice, doesn't fit into the registers of an SM
+# Nor does a wider one with its sums: those are another kernel's. RMSNorm has half as many.
+WIDEST_WITH_SUMS = {"LayerNorm": 8192, "RMSNorm": 16384}
+# Shared memory of a block, bytes: what the stages of the pipeline share.
+_SHARED = {(7, 5): 65536, (8, 0): 166912, (8, 6): 101376, (9, 0): 232448, (12, 0): 101376}
 TILE = (4096, 8)  # BLOCK_COLS and num_warps of `norm_backward_tiles`
+RAGGED_TILE = (2048, 8)  # where a row can't be loaded 16 bytes at a time, or registers spill on 7.5
 COLUMNS = (8, 512, 8)  # BLOCK_ROWS, BLOCK_COLS and num_warps of `norm_backward_columns`
 FINISH = (32, 32, 4)  # the same of `sum_partials`
 
 
+def _of_card(table: dict[tuple[int, int], Any], capability: tuple[int, int]) -> Any:
+    known = [card for card in table if card <= capability]
+    return table[max(known, default=min(table))]
+
+
 @functools.cache
-def configuration(n_cols: int, capability: tuple[int, int]) -> Configuration | None:
-    """Return how rows of `n_cols` run on a card of `capability`; None if they go by tiles."""
-    known = [card for card in CONFIGURATIONS if card <= capability]
-    table = CONFIGURATIONS[max(known, default=min(CONFIGURATIONS))]
+def configuration(
+    shape: tuple[int, int], itemsize: int, n_read: int, capability: tuple[int, int], sms: int
+) -> Configuration | None:
+    """Return how rows of x run on such a card; None if they go by `norm_backward_tiles`.
+
+    `n_read` tensors of x's `shape` are read; they share what shared memory a block can have.
+    """
+    rows, n_cols = shape
     block = triton.next_power_of_2(n_cols)
-    return next((chosen for largest, chosen in table if block <= largest), None)
+    if block * itemsize > WIDEST_BYTES:
+        return None
+    tile, num_warps, per_sm, stages = _of_card(CONFIGURATIONS, capability)
+    # Few rows are spread over the SMs rather than put into whole tiles.
+    block_rows = max(1, min(tile // block, triton.next_power_of_2(-(-rows // sms))))
+    num_warps = max(1, num_warps * block_rows * block // tile)
+    tile_bytes = n_read * block_rows * block * itemsize
+    fitting = 1 + (_of_card(_SHARED, capability) // per_sm - 4096) // tile_bytes
+    return Configuration(block_rows, num_warps, per_sm, max(1, min(stages, fitting)))
 
 
 def backward(
@@ -309,15 +121,25 @@ def backward(
     weight = None if weight is None else weight.contiguous()
     group = math.gcd(16, n_cols, x_stride, dy_stride)
     strides = (dy_stride // group, x_stride // group)
-    chosen = configured or configuration(n_cols, capability(x.device))
-    wanted = [dweight is not None, dbias is not None]
+    card, sms = capability(x.device), multiprocessors(x.device)
+    n_read = 2 if dh is None else 3
+    chosen = configured or configuration((rows, n_cols), x.element_size(), n_read, card, sms)
+    held = [dweight is not None, dbias is not None]  # the sums that the first kernel keeps
+    widest = WIDEST_WITH_SUMS["LayerNorm" if mean is not None or card < (8, 0) else "RMSNorm"]
+    if triton.next_power_of_2(n_cols) > widest:
+        held = [False, False]
     with device_guard(x):
-        if chosen is not None:
-            tiles = -(-rows // chosen.block_rows)
-            programs = min(tiles, chosen.per_sm * multiprocessors(x.device))
-            rows_each = -(-tiles // programs) * chosen.block_rows
-            programs = -(-rows // rows_each)
-            parts = _partials(programs, n_cols, wanted, x.device)
+        if chosen is None:
+            block_cols, num_warps = TILE if group * x.element_size() >= 16 else RAGGED_TILE
+            norm_backward_tiles[(rows,)](
+                *(dy, dh, x, weight, mean, inv_std, dx, *strides, n_cols // group),
+                GROUP=group,
+                BLOCK_COLS=block_cols,
+                num_warps=num_warps,
+            )
+        else:
+            programs, rows_each = _shared_out(rows, chosen.per_sm * sms, chosen.block_rows)
+            parts = _partials(programs, n_cols, held, x.device)
             norm_backward_rows[(programs,)](
                 *(dy, dh, x, weight, mean, inv_std, dx, *parts),
                 *(*strides, rows, rows_each, n_cols // group),
@@ -327,36 +149,29 @@ def backward(
                 STAGES=chosen.stages,
                 num_warps=chosen.num_warps,
             )
-        else:
-            norm_backward_tiles[(rows,)](
-                *(dy, dh, x, weight, mean, inv_std, dx, *strides, n_cols // group),
-                GROUP=group,
-                BLOCK_COLS=TILE[0],
-                num_warps=TILE[1],
-            )
-            block_rows, block_cols, warps = COLUMNS
+            _finish(parts, dweight, dbias)
+        apart = [dweight is not None and not held[0], dbias is not None and not held[1]]
+        if any(apart):
+            block_rows, block_cols, num_warps = COLUMNS
             across = -(-n_cols // block_cols)
-            programs = -(-4 * multiprocessors(x.device) // across)
-            rows_each = -(-rows // min(programs, -(-rows // block_rows)))
-            programs = -(-rows // rows_each)
-            parts = _partials(programs, n_cols, wanted, x.device)
-            if any(wanted):
-                norm_backward_columns[(across, programs)](
-                    *(dy, x, mean, inv_std, *parts, *strides, rows, rows_each, n_cols // group),
-                    GROUP=group,
-                    BLOCK_ROWS=block_rows,
-                    BLOCK_COLS=block_cols,
-                    num_warps=warps,
-                )
-        if any(wanted):
-            block_rows, block_cols, warps = FINISH
-            sum_partials[(-(-n_cols // block_cols),)](
-                *(*parts, dweight, dbias, programs, n_cols),
+            programs, rows_each = _shared_out(rows, -(-4 * sms // across), block_rows)
+            parts = _partials(programs, n_cols, apart, x.device)
+            norm_backward_columns[(across, programs)](
+                *(dy, x, mean, inv_std, *parts, *strides, rows, rows_each, n_cols // group),
+                GROUP=group,
                 BLOCK_ROWS=block_rows,
                 BLOCK_COLS=block_cols,
-                num_warps=warps,
+                num_warps=num_warps,
             )
+            _finish(parts, dweight, dbias)
     return dx, dweight, dbias
+
+
+def _shared_out(rows: int, most: int, block_rows: int) -> tuple[int, int]:
+    """Return (programs, rows of each), whole tiles each and `most` programs at most."""
+    tiles = -(-rows // block_rows)
+    rows_each = -(-tiles // min(tiles, most)) * block_rows
+    return -(-rows // rows_each), rows_each
 
 
 def _partials(
@@ -364,3 +179,21 @@ def _partials(
 ) -> list[Tensor | None]:
     """A buffer for the partial sums of weight and one for those of bias, where they are wanted."""
     return [torch.empty(programs, n_cols, device=device) if want else None for want in wanted]
+
+
+def _finish(parts: list[Tensor | None], dweight: Tensor | None, dbias: Tensor | None) -> None:
+    """Add up the partial sums that there are."""
+    given = [part for part in parts if part is not None]
+    if not given:
+        return
+    n_parts, n_cols = given[0].shape
+    block_rows, block_cols, num_warps = FINISH
+    sum_partials[(-(-n_cols // block_cols),)](
+        *parts,
+        dweight if parts[0] is not None else None,
+        dbias if parts[1] is not None else None,
+        *(n_parts, n_cols),
+        BLOCK_ROWS=block_rows,
+        BLOCK_COLS=block_cols,
+        num_warps=num_warps,
+    )

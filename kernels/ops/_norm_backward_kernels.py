@@ -1,0 +1,223 @@
+"""The backward pass of every norm in Triton: gradients of x, weight and bias.
+
+With x̂ = (x − mean) · inv_std, g = dy · weight, and means over the N elements of a row,
+
+    LayerNorm:  dx = (g − mean(g) − x̂ · mean(g · x̂)) · inv_std
+    RMSNorm:    dx = (g − x̂ · mean(g · x̂)) · inv_std          where x̂ = x · inv_std
+    dweight = Σ dy · x̂,   dbias = Σ dy                        over all rows
+
+A gradient that reaches the sum of x and residual from elsewhere, dh, is added to dx. A row's dx
+needs that row alone; dweight and dbias need every row. So a fixed number of programs share the
+rows: each keeps its sums over its own rows in registers, in fp32, and stores them once at its end;
+a second kernel adds up these partial sums, in a fixed order. No atomics, no locks: the same inputs
+give the same bits. x and dy are read once, dx is written once.
+
+Where the registers can't hold a row and its sums, dx is computed tile by tile, and the sums by a
+kernel of their own: x and dy are read three times.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def norm_backward_rows(
+    dy_ptr,
+    dh_ptr,
+    x_ptr,
+    weight_ptr,
+    mean_ptr,
+    inv_std_ptr,
+    dx_ptr,
+    dweight_ptr,
+    dbias_ptr,
+    dy_row_stride,
+    x_row_stride,
+    n_rows,
+    rows_each,
+    n_groups,
+    GROUP: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr,
+    BLOCK_COLS: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    # A program takes `rows_each` rows, a tile of BLOCK_ROWS whole rows at a time. Its sums have a
+    # place for each element of the tile, and are added up over the tile's rows once, at the end.
+    # With STAGES above 1 the next tiles are under way to shared memory while one is computed.
+    n_cols = n_groups * GROUP
+    cols = tl.arange(0, BLOCK_COLS)[None, :]
+    col_mask = cols < n_cols
+    if weight_ptr is not None:
+        weight = tl.load(weight_ptr + cols, mask=col_mask, other=0.0)
+    dweight = tl.zeros([BLOCK_ROWS, BLOCK_COLS], tl.float32)
+    dbias = tl.zeros([BLOCK_ROWS, BLOCK_COLS], tl.float32)
+    first = tl.program_id(0).to(tl.int64) * rows_each
+    last = tl.minimum(first + rows_each, n_rows)
+    for start in tl.range(first, last, BLOCK_ROWS, num_stages=STAGES):
+        rows = start + tl.arange(0, BLOCK_ROWS)[:, None]
+        row_mask = rows < last
+        mask = row_mask & col_mask
+        x = tl.load(x_ptr + rows * x_row_stride * GROUP + cols, mask=mask, other=0.0)
+        dy = tl.load(dy_ptr + rows * dy_row_stride * GROUP + cols, mask=mask, other=0.0)
+        inv_std = tl.load(inv_std_ptr + rows, mask=row_mask, other=0.0)
+        x_hat = x.to(tl.float32)
+        if mean_ptr is not None:
+            # Masked lanes hold 0 − mean; dy is 0 there, so that no sum sees them.
+            x_hat -= tl.load(mean_ptr + rows, mask=row_mask, other=0.0)
+        x_hat *= inv_std
+        g = dy.to(tl.float32)
+        if dweight_ptr is not None:
+            dweight += g * x_hat
+        if dbias_ptr is not None:
+            dbias += g
+        if weight_ptr is not None:
+            g *= weight.to(tl.float32)
+        dx = g - x_hat * (tl.sum(g * x_hat, axis=1, keep_dims=True) / n_cols)
+        if mean_ptr is not None:
+            dx -= tl.sum(g, axis=1, keep_dims=True) / n_cols
+        dx *= inv_std
+        if dh_ptr is not None:
+            dx += tl.load(dh_ptr + rows * n_cols + cols, mask=mask, other=0.0).to(tl.float32)
+        tl.store(dx_ptr + rows * n_cols + cols, dx.to(dx_ptr.dtype.element_ty), mask=mask)
+
+    out = tl.program_id(0).to(tl.int64) * n_cols + tl.arange(0, BLOCK_COLS)
+    out_mask = tl.arange(0, BLOCK_COLS) < n_cols
+    if dweight_ptr is not None:
+        tl.store(dweight_ptr + out, tl.sum(dweight, axis=0), mask=out_mask)
+    if dbias_ptr is not None:
+        tl.store(dbias_ptr + out, tl.sum(dbias, axis=0), mask=out_mask)
+
+
+@triton.jit
+def norm_backward_tiles(
+    dy_ptr,
+    dh_ptr,
+    x_ptr,
+    weight_ptr,
+    mean_ptr,
+    inv_std_ptr,
+    dx_ptr,
+    dy_row_stride,
+    x_row_stride,
+    n_groups,
+    GROUP: tl.constexpr,
+    BLOCK_COLS: tl.constexpr,
+):
+    # One program a row, dx alone: the first loop takes the two means, the second reads again.
+    n_cols = n_groups * GROUP
+    row = tl.program_id(0).to(tl.int64)
+    x_row_ptr = x_ptr + row * x_row_stride * GROUP
+    dy_row_ptr = dy_ptr + row * dy_row_stride * GROUP
+    inv_std = tl.load(inv_std_ptr + row)
+    mean = 0.0
+    if mean_ptr is not None:
+        mean = tl.load(mean_ptr + row)
+    along = tl.zeros([BLOCK_COLS], tl.float32)
+    total = tl.zeros([BLOCK_COLS], tl.float32)
+    for start in range(0, n_cols, BLOCK_COLS):
+        cols = start + tl.arange(0, BLOCK_COLS)
+        mask = cols < n_cols
+        x_hat = tl.load(x_row_ptr + cols, mask=mask, other=0.0).to(tl.float32)
+        x_hat = (x_hat - mean) * inv_std
+        g = tl.load(dy_row_ptr + cols, mask=mask, other=0.0).to(tl.float32)
+        if weight_ptr is not None:
+            g *= tl.load(weight_ptr + cols, mask=mask, other=0.0).to(tl.float32)
+        along += g * x_hat
+        total += g
+    along_mean = tl.sum(along, axis=0) / n_cols
+    g_mean = 0.0
+    if mean_ptr is not None:
+        g_mean = tl.sum(total, axis=0) / n_cols
+    for start in range(0, n_cols, BLOCK_COLS):
+        cols = start + tl.arange(0, BLOCK_COLS)
+        mask = cols < n_cols
+        x_hat = tl.load(x_row_ptr + cols, mask=mask, other=0.0).to(tl.float32)
+        x_hat = (x_hat - mean) * inv_std
+        g = tl.load(dy_row_ptr + cols, mask=mask, other=0.0).to(tl.float32)
+        if weight_ptr is not None:
+            g *= tl.load(weight_ptr + cols, mask=mask, other=0.0).to(tl.float32)
+        dx = (g - g_mean - x_hat * along_mean) * inv_std
+        if dh_ptr is not None:
+            dx += tl.load(dh_ptr + row * n_cols + cols, mask=mask, other=0.0).to(tl.float32)
+        tl.store(dx_ptr + row * n_cols + cols, dx.to(dx_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def norm_backward_columns(
+    dy_ptr,
+    x_ptr,
+    mean_ptr,
+    inv_std_ptr,
+    dweight_ptr,
+    dbias_ptr,
+    dy_row_stride,
+    x_row_stride,
+    n_rows,
+    rows_each,
+    n_groups,
+    GROUP: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr,
+    BLOCK_COLS: tl.constexpr,
+):
+    # The sums of BLOCK_COLS columns over `rows_each` rows.
+    n_cols = n_groups * GROUP
+    cols = tl.program_id(0) * BLOCK_COLS + tl.arange(0, BLOCK_COLS)[None, :]
+    col_mask = cols < n_cols
+    dweight = tl.zeros([BLOCK_ROWS, BLOCK_COLS], tl.float32)
+    dbias = tl.zeros([BLOCK_ROWS, BLOCK_COLS], tl.float32)
+    first = tl.program_id(1).to(tl.int64) * rows_each
+    last = tl.minimum(first + rows_each, n_rows)
+    for start in range(first, last, BLOCK_ROWS):
+        rows = start + tl.arange(0, BLOCK_ROWS)[:, None]
+        row_mask = rows < last
+        mask = row_mask & col_mask
+        dy = tl.load(dy_ptr + rows * dy_row_stride * GROUP + cols, mask=mask, other=0.0)
+        dy = dy.to(tl.float32)
+        if dweight_ptr is not None:
+            x = tl.load(x_ptr + rows * x_row_stride * GROUP + cols, mask=mask, other=0.0)
+            x_hat = x.to(tl.float32)
+            if mean_ptr is not None:
+                x_hat -= tl.load(mean_ptr + rows, mask=row_mask, other=0.0)
+            dweight += dy * x_hat * tl.load(inv_std_ptr + rows, mask=row_mask, other=0.0)
+        if dbias_ptr is not None:
+            dbias += dy
+
+    out_cols = tl.program_id(0) * BLOCK_COLS + tl.arange(0, BLOCK_COLS)
+    out = tl.program_id(1).to(tl.int64) * n_cols + out_cols
+    if dweight_ptr is not None:
+        tl.store(dweight_ptr + out, tl.sum(dweight, axis=0), mask=out_cols < n_cols)
+    if dbias_ptr is not None:
+        tl.store(dbias_ptr + out, tl.sum(dbias, axis=0), mask=out_cols < n_cols)
+
+
+@triton.jit
+def sum_partials(
+    dweight_parts_ptr,
+    dbias_parts_ptr,
+    dweight_ptr,
+    dbias_ptr,
+    n_parts,
+    n_cols,
+    BLOCK_ROWS: tl.constexpr,
+    BLOCK_COLS: tl.constexpr,
+):
+    # The finishing kernel: a program adds up all partial sums of its columns.
+    cols = tl.program_id(0) * BLOCK_COLS + tl.arange(0, BLOCK_COLS)
+    dweight = tl.zeros([BLOCK_ROWS, BLOCK_COLS], tl.float32)
+    dbias = tl.zeros([BLOCK_ROWS, BLOCK_COLS], tl.float32)
+    for start in range(0, n_parts, BLOCK_ROWS):
+        parts = start + tl.arange(0, BLOCK_ROWS)[:, None]
+        mask = (parts < n_parts) & (cols < n_cols)[None, :]
+        offsets = parts.to(tl.int64) * n_cols + cols[None, :]
+        if dweight_ptr is not None:
+            dweight += tl.load(dweight_parts_ptr + offsets, mask=mask, other=0.0)
+        if dbias_ptr is not None:
+            dbias += tl.load(dbias_parts_ptr + offsets, mask=mask, other=0.0)
+    if dweight_ptr is not None:
+        out = tl.sum(dweight, axis=0).to(dweight_ptr.dtype.element_ty)
+        tl.store(dweight_ptr + cols, out, mask=cols < n_cols)
+    if dbias_ptr is not None:
+        out = tl.sum(dbias, axis=0).to(dbias_ptr.dtype.element_ty)
+        tl.store(dbias_ptr + cols, out, mask=cols < n_cols)
