@@ -145,10 +145,7 @@ class _Counter(TorchDispatchMode):
 
 def _count_ours(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ledger:
     """Count one of this package's operators by its launches, on random CPU tensors."""
-    from kernels.lab.counting import (
-        by_rows,
-        grids,
-    )  # it counts PyTorch operators through this module
+    from kernels.lab.counting import by_rows  # it counts PyTorch operators through this module
 
     operator = func._schema.name.split("::")[1]
     lead = tensors_in((args, kwargs))[0]
@@ -172,7 +169,7 @@ def _count_ours(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Led
             return traffic.count(call(n_rows, torch.randn))
         return by_rows(
             lambda rows: traffic.count(call(rows, torch.randn)),
-            lambda rows: grids(call(rows, torch.empty)),
+            lambda rows: call(rows, torch.empty),
             n_rows,
         )
 

@@ -2,71 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 import kernels.ops  # noqa: F401  (registers the operations)
-from kernels.lab import aten, passes, traffic
+from kernels.lab import aten, passes, sampling, traffic
 from kernels.lab.ledger import Ledger, extend_rows
 from kernels.launch import recording
 from kernels.registry import Op, Shape, get
 
-Grids = tuple[tuple[int, int, int], ...]
 
-# Numbers of rows to count at: the third must lie on the line through the other two. A few; for
-# launches whose blocks take a row a thread, whole warps and whole blocks of them.
-_ROW_COUNTS = ((4, 8, 12), (32, 64, 96), (256, 512, 768))
-
-
-def grids(call: Callable[[], object]) -> Grids:
-    """The grid of each launch of a call, in order; none of them runs."""
-    with recording() as launches:
-        call()
-    return tuple(launch.grid for launch in launches)
-
-
-def _on_a_line(counts: tuple[int, ...], few: list[Grids], rows: int, all_: Grids) -> bool:
-    """Whether the launches at `rows` rows are those at `counts`, their grids growing linearly."""
-    if any(len(seen) != len(all_) for seen in few):
-        return False
-    first, second = counts[:2]
-    return all(
-        (b - a) * (at - first) == (c - a) * (second - first)
-        for at, seen in ((counts[2], few[2]), (rows, all_))
-        for small, next_, then in zip(few[0], few[1], seen, strict=True)
-        for a, b, c in zip(small, next_, then, strict=True)
-    )
-
-
-def row_counts(grids_at: Callable[[int], Grids], rows: int) -> Iterator[tuple[int, int, int]]:
-    """Yield numbers of rows whose launches stand to those at `rows` rows as on a line.
-
-    Where a fixed number of programs shares all rows, a few rows have a smaller grid than many:
-    there the numbers are multiples of one that keeps every program busy, and the grid is the same.
-    """
-    all_ = grids_at(rows)
-    busy = max((math.prod(grid) for grid in all_), default=1)
-    shared = [(n, 2 * n, 3 * n) for n in (busy * 2**power for power in range(7))]
-    for counts in (*_ROW_COUNTS, *shared):
-        if rows > max(counts) and _on_a_line(counts, [grids_at(n) for n in counts], rows, all_):
-            yield counts
-
-
-def by_rows(at: Callable[[int], Ledger], grids_at: Callable[[int], Grids], rows: int) -> Ledger:
+def by_rows(
+    at: Callable[[int], Ledger], call_at: Callable[[int], Callable[[], object]], rows: int
+) -> Ledger:
     """The ledger at `rows` rows, extended from `at(few rows)` where the numbers lie on a line.
 
-    Where they don't, or where `rows` are few, `at(rows)` itself. `grids_at(rows)` are the grids of
-    the launches, without running them.
+    Where they don't, or where `rows` are few, `at(rows)` itself. `call_at(rows)` makes the call
+    whose launches are to be seen, not run, on memory that nobody has written: where their grids
+    don't grow with the rows, as a persistent kernel's, a few programs of each stand for all.
     """
-    for counts in row_counts(grids_at, rows):
-        try:
-            return extend_rows([(few, at(few)) for few in counts], rows)
-        except ValueError:
-            continue
+    whole = sampling.recorded(call_at(rows))
+    for counts in sampling.ROW_COUNTS:
+        few = [sampling.recorded(call_at(n)) for n in counts if n < rows]
+        if all(len(seen) == len(whole) for seen in few) and len(few) == len(counts):
+            grow = [launch.grid == seen.grid for launch, seen in zip(whole, few[0], strict=True)]
+            same = zip(*few, whole, strict=True)
+            if not any(grow) and all(
+                sampling.stands_for(one[:-1], counts, one[-1], rows) for one in same
+            ):
+                with contextlib.suppress(ValueError):
+                    return extend_rows([(n, at(n)) for n in counts], rows)
+    if rows > max(sampling.ROW_COUNTS[0]):
+        with contextlib.suppress(ValueError):
+            return sampling.count(call_at, rows)
     return at(rows)
 
 
@@ -106,16 +78,15 @@ def _count_op(name: str, variant: str, shape: Shape, dtype: torch.dtype, pass_: 
         inputs = op.inputs((rows, *shape[1:]), dtype, "cpu", seed=0)
         return traffic.count(passes.bind(op, op.variant(variant), inputs, pass_))
 
-    def grids_at(rows: int) -> Grids:
+    def call_at(rows: int) -> Callable[[], object]:
         fakes = aten.fake_inputs(op, (rows, *shape[1:]), dtype)
         inputs = {name: _untouched(value) for name, value in fakes.items()}
         if pass_ == "fwd":
-            return grids(functools.partial(fn, **inputs))
+            return functools.partial(fn, **inputs)
         with recording():  # the forward's launches, which don't run either
-            call = passes.back(op, fn, inputs, lambda outs: [torch.empty_like(o) for o in outs])
-        return grids(call)
+            return passes.back(op, fn, inputs, lambda outs: [torch.empty_like(o) for o in outs])
 
-    return by_rows(at, grids_at, shape[0]) if op.rows_independent else at(shape[0])
+    return by_rows(at, call_at, shape[0]) if op.rows_independent else at(shape[0])
 
 
 def _untouched(value: Any) -> Any:
