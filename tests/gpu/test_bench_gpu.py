@@ -6,7 +6,9 @@ import sys
 import pytest
 import torch
 
-from kernels.lab import devices, profile, timing
+import kernels.ops  # noqa: F401
+from kernels import registry
+from kernels.lab import devices, passes, profile, timing
 from kernels.lab.data import read_suite
 from kernels.lab.provenance import ROOT
 
@@ -19,6 +21,7 @@ pytestmark = [
 def test_a_small_cell_end_to_end(tmp_path):
     command = [sys.executable, "-m", "kernels.lab", "bench", "norms", "--out", str(tmp_path)]
     command += ["--shape", "512x1024", "--dtype", "fp16", "--variants", "torch,fused"]
+    command += ["--pass", "fwd"]
     command += ["--seconds", "0.05", "--no-profile"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -35,6 +38,43 @@ def test_a_small_cell_end_to_end(tmp_path):
         assert 0 < row.time_us_p20 <= row.time_us_p50 <= row.time_us_p95 < 1e4
     assert record["card"]["name"] == torch.cuda.get_device_name()
     assert record["versions"]["torch"] == torch.__version__
+
+
+def test_a_backward_end_to_end(tmp_path):
+    command = [sys.executable, "-m", "kernels.lab", "bench", "norms", "--out", str(tmp_path)]
+    command += ["--shape", "512x1024", "--dtype", "bf16", "--variants", "torch,compile,fused,copy"]
+    command += ["--pass", "bwd", "--seconds", "0.05", "--no-profile"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows, record = read_suite(tmp_path / devices.describe()["slug"] / "norms.csv")
+    mine = [row for row in rows if row.op == "layernorm"]
+    assert {row.pass_ for row in mine} == {"bwd"}
+    graph = {row.variant: row for row in mine if row.timing == "graph"}
+    assert set(graph) == {"copy", "torch", "compile", "fused"}
+    for name, row in graph.items():
+        assert (row.error is None) == (name == "copy")
+        assert row.launches >= 1
+        assert "layernorm:fused:512x1024:bf16:bwd" in record["timelines"]
+
+
+def test_a_captured_backward_replays_into_its_own_gradients():
+    op = registry.get("layernorm")
+    inputs = op.inputs((64, 1024), torch.float32, "cuda", seed=0)
+    for name in ("eager", "torch", "fused"):
+        want = passes.bind(op, op.variant(name), inputs, "bwd", 1)()
+        kept = []
+
+        def make(name=name, kept=kept):
+            call = passes.bind(op, op.variant(name), inputs, "bwd", 1)
+            return lambda: kept.append(call())
+
+        captured = timing.make_and_capture([make], torch.cuda.graph_pool_handle())
+        for gradient in kept[-1]:
+            gradient.zero_()
+        captured.replay()
+        torch.cuda.synchronize()
+        for got, right in zip(kept[-1], want, strict=True):
+            torch.testing.assert_close(got, right)
 
 
 def test_launches_of_a_chain_are_seen_in_order():
