@@ -50,8 +50,7 @@ CONFIGURATIONS: dict[tuple[int, int], tuple[int, int, int, int]] = {
     (12, 0): (4096, 4, 2, 3),
 }
 WIDEST_BYTES = 32768  # a wider row, twice, doesn't fit into the registers of an SM
-# Nor does a wider one with its sums: those are another kernel's. RMSNorm has half as many.
-WIDEST_WITH_SUMS = {"LayerNorm": 8192, "RMSNorm": 16384}
+WIDEST_WITH_TWO_SUMS = 8192  # nor one of more columns with LayerNorm's sums, or at all on 7.5
 # Shared memory of a block, bytes: what the stages of the pipeline share.
 _SHARED = {(7, 5): 65536, (8, 0): 166912, (8, 6): 101376, (9, 0): 232448, (12, 0): 101376}
 TILE = (4096, 8)  # BLOCK_COLS and num_warps of `norm_backward_tiles`
@@ -75,7 +74,7 @@ def configuration(
     """
     rows, n_cols = shape
     block = triton.next_power_of_2(n_cols)
-    if block * itemsize > WIDEST_BYTES:
+    if block * itemsize > WIDEST_BYTES or (capability < (8, 0) and block > WIDEST_WITH_TWO_SUMS):
         return None
     tile, num_warps, per_sm, stages = _of_card(CONFIGURATIONS, capability)
     # Few rows are spread over the SMs rather than put into whole tiles.
@@ -125,8 +124,8 @@ def backward(
     n_read = 2 if dh is None else 3
     chosen = configured or configuration((rows, n_cols), x.element_size(), n_read, card, sms)
     held = [dweight is not None, dbias is not None]  # the sums that the first kernel keeps
-    widest = WIDEST_WITH_SUMS["LayerNorm" if mean is not None or card < (8, 0) else "RMSNorm"]
-    if triton.next_power_of_2(n_cols) > widest:
+    block = triton.next_power_of_2(n_cols)
+    if chosen is None or (mean is not None and block > WIDEST_WITH_TWO_SUMS):
         held = [False, False]
     with device_guard(x):
         if chosen is None:
@@ -145,7 +144,7 @@ def backward(
                 *(*strides, rows, rows_each, n_cols // group),
                 GROUP=group,
                 BLOCK_ROWS=chosen.block_rows,
-                BLOCK_COLS=triton.next_power_of_2(n_cols),
+                BLOCK_COLS=block,
                 STAGES=chosen.stages,
                 num_warps=chosen.num_warps,
             )

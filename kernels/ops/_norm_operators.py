@@ -16,6 +16,9 @@ from kernels.ops._norm_forward import forward
 
 Tensor = torch.Tensor
 
+# The size of an output that an operator has no use for: of size 0, two would count as aliases.
+_NOTHING = 1
+
 LIBRARY = torch.library.Library("fusing_kernels", "FRAGMENT")
 
 
@@ -44,14 +47,9 @@ def _train(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     y, h, mean, inv_std = forward(x, residual, weight, bias, eps, centred=centred, statistics=True)
     assert inv_std is not None
-    nothing = inv_std.new_empty(0)
     # An operator must not return what it was given, so x is not returned as h.
-    return (
-        y,
-        nothing.to(x.dtype) if residual is None else h,
-        nothing if mean is None else mean,
-        inv_std,
-    )
+    h = x.new_empty(_NOTHING) if residual is None else h
+    return y, h, inv_std.new_empty(_NOTHING) if mean is None else mean, inv_std
 
 
 def _train_fake(
@@ -63,10 +61,10 @@ def _train_fake(
     centred: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     rows = x.numel() // x.shape[-1]
-    h = x.new_empty(0) if residual is None else like(x)
+    h = x.new_empty(_NOTHING) if residual is None else like(x)
     mean, inv_std = (
         torch.empty(size, dtype=torch.float32, device=x.device)
-        for size in (rows if centred else 0, rows)
+        for size in (rows if centred else _NOTHING, rows)
     )
     return like(x), h, mean, inv_std
 
@@ -87,11 +85,11 @@ def _backward(
         wants_weight=wants_weight,
         wants_bias=wants_bias,
     )
-    nothing = inv_std.new_empty(0)
+    nothing = inv_std.new_empty(_NOTHING)
     return (
         dx,
         nothing if dweight is None else dweight,
-        inv_std.new_empty(0) if dbias is None else dbias,
+        inv_std.new_empty(_NOTHING) if dbias is None else dbias,
     )
 
 
@@ -107,7 +105,7 @@ def _backward_fake(
     wants_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     def of(parameter: Tensor | None, wanted: bool) -> Tensor:
-        return like(parameter) if parameter is not None and wanted else inv_std.new_empty(0)
+        return like(parameter) if parameter is not None and wanted else inv_std.new_empty(_NOTHING)
 
     return like(x), of(weight, wants_weight), of(bias, wants_bias)
 
@@ -130,6 +128,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
     x, residual, weight, bias, _eps, centred = inputs
     _, h, mean, inv_std = output
     ctx.set_materialize_grads(False)
+    ctx.added = residual is not None
     ctx.save_for_backward(
         x if residual is None else h, weight, bias, mean if centred else None, inv_std
     )
@@ -138,6 +137,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 def _formula(ctx: Any, dy: Tensor | None, dh: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
     x, weight, bias, mean, inv_std = ctx.saved_tensors
     for_x, for_residual, for_weight, for_bias, _, _ = ctx.needs_input_grad
+    dh = dh if ctx.added else None
     if dy is None:  # only the sum of x and residual is used further on
         return dh, dh, None, None, None, None
     dx, dweight, dbias = norm_backward(dy, dh, x, weight, bias, mean, inv_std, for_weight, for_bias)

@@ -8,7 +8,7 @@ import torch
 
 from kernels.launch import assume_capability, recording
 from kernels.launch.compile import compile_launch
-from kernels.ops import layernorm
+from kernels.ops import _norm_forward
 from kernels.ops.layernorm import eager, layer_norm, reference
 from kernels.registry import DTYPES, get
 
@@ -36,7 +36,7 @@ def test_every_width_and_dtype(dtype, width):
     assert_close(layer_norm(**inputs), reference(**inputs), dtype, (7, WIDTHS[width]))
 
 
-@pytest.mark.parametrize("name", ["eager", "torch"])
+@pytest.mark.parametrize("name", ["eager", "torch", "tutorial", "fused_simple"])
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 def test_the_other_variants_compute_the_same(name, dtype):
     inputs = make(7, 1000, dtype)
@@ -141,14 +141,16 @@ def test_bad_input_gets_one_sentence(call, error, sentence):
         call(torch.randn(4, 8), torch.randn(8))
 
 
-def test_gradients_are_refused_with_a_sentence():
+@pytest.mark.parametrize("name", ["tutorial", "fused_simple", "fused_cuda"])
+def test_variants_without_a_backward_refuse_gradients_with_a_sentence(name):
+    fn = OP.variant(name).fn
     x = torch.randn(4, 8, requires_grad=True)
     weight = torch.randn(8, requires_grad=True)
     for arguments in ((x,), (x.detach(), weight)):
         with pytest.raises(RuntimeError, match="no backward pass"):
-            layer_norm(*arguments)
+            fn(*arguments)
     with torch.no_grad():
-        assert layer_norm(x, weight).shape == x.shape
+        assert fn(x, weight).shape == x.shape
 
 
 def test_the_cost_is_each_tensor_once():
@@ -195,11 +197,11 @@ def test_no_launch_spills_on_any_card(capability):
 
 
 def test_a_wide_row_takes_the_loop():
-    block, _ = layernorm.configuration(2**20, (9, 0))
+    block, _ = _norm_forward.configuration(2**20, (9, 0))
     with recording() as launches:
         layer_norm(torch.empty(1, block))
         layer_norm(torch.empty(1, block + 1))
-    assert [launch.name for launch in launches] == ["layer_norm_row", "layer_norm_tiles"]
+    assert [launch.name for launch in launches] == ["norm_row", "norm_tiles"]
 
 
 def test_a_wide_row_that_cannot_be_loaded_16_bytes_at_a_time_takes_smaller_tiles():
@@ -215,13 +217,18 @@ def test_a_wide_row_that_cannot_be_loaded_16_bytes_at_a_time_takes_smaller_tiles
     assert blocks(*ragged) == [8192, 32768, 8192, 8192]
 
 
+def test_the_simple_variant_refuses_a_row_that_no_block_holds():
+    with pytest.raises(ValueError, match="x has 32769 columns; one block holds 32768"):
+        OP.variant("fused_simple").fn(torch.empty(1, 32769))
+
+
 def test_a_card_without_a_table_takes_the_nearest_older_ones():
-    table = layernorm.CONFIGURATIONS
-    assert layernorm.configuration(2**20, (8, 6)) == table[7, 5][-1]
-    assert layernorm.configuration(2**20, (10, 0)) == table[9, 0][-1]
-    assert layernorm.configuration(2**20, (12, 1)) == table[12, 0][-1]
-    assert layernorm.configuration(2**20, (7, 0)) == table[7, 5][-1]
-    assert layernorm.configuration(1000, (9, 0)) == (1024, 4)
+    table = _norm_forward.CONFIGURATIONS
+    assert _norm_forward.configuration(2**20, (8, 6)) == table[7, 5][-1]
+    assert _norm_forward.configuration(2**20, (10, 0)) == table[9, 0][-1]
+    assert _norm_forward.configuration(2**20, (12, 1)) == table[12, 0][-1]
+    assert _norm_forward.configuration(2**20, (7, 0)) == table[7, 5][-1]
+    assert _norm_forward.configuration(1000, (9, 0)) == (1024, 4)
 
 
 def test_a_ragged_row_is_loaded_16_bytes_at_a_time():
@@ -238,7 +245,7 @@ def test_eager_and_fused_agree_through_their_ledgers_names():
     assert list(OP.variants) == [
         *("eager", "torch", "compile", "compile_max_autotune"),
         *("cuda_1", "cuda_2", "unfused_cuda", "cuda_3", "cuda_4", "fused_cuda"),
-        *("fused", "liger", "helion"),
+        *("tutorial", "fused_simple", "fused", "liger", "helion"),
     ]
     assert OP.variant("eager").fn is eager
 

@@ -1,0 +1,320 @@
+"""All norms and their gradients against float64, on every dtype, width and layout."""
+
+import pytest
+import torch
+
+from kernels.launch import assume_capability, recording
+from kernels.launch.compile import compile_launch
+from kernels.ops import _norm_backward as back
+from kernels.ops._norm_forward import forward
+from kernels.ops.add_layernorm import add_layer_norm
+from kernels.ops.add_rmsnorm import add_rms_norm
+from kernels.ops.layernorm import layer_norm
+from kernels.ops.rmsnorm import rms_norm
+from kernels.registry import DTYPES, get
+from tests.ops.test_layernorm import layouts
+from tests.ops.test_softmax import assert_no_worse_than_torch, assert_within, cast
+
+OPS = {name: get(name) for name in ("layernorm", "rmsnorm", "add_layernorm", "add_rmsnorm")}
+ADDED = [name for name in OPS if name.startswith("add_")]
+WIDTHS = {"divisible": 1024, "ragged": 1000, "three": 3, "one": 1, "wide": 17_000}
+
+
+def make(name, rows, cols, dtype, **options):
+    return OPS[name].inputs((rows, cols), dtype, "cpu", seed=torch.seed() % 2**31, **options)
+
+
+def outputs_of(told):
+    return told if isinstance(told, tuple) else (told,)
+
+
+def differentiate(fn, given, upstream, **rest):
+    """Outputs and gradients of all tensors of `given`, which keep their strides."""
+    given = {name: tensor.detach().requires_grad_() for name, tensor in given.items()}
+    outputs = outputs_of(fn(**given, **rest))
+    gradients = torch.autograd.grad(outputs, tuple(given.values()), upstream)
+    return [out.detach() for out in outputs], dict(zip(given, gradients, strict=True))
+
+
+def compare(name, given, dtype, eps=1e-5):
+    """Hold outputs and gradients to float64, and to twice PyTorch's own errors."""
+    op, x = OPS[name], given["x"]
+    shape = (x.numel() // x.shape[-1], x.shape[-1])
+    upstream = [torch.randn(x.shape).to(dtype) for _ in range(1 + (name in ADDED))]
+    fused, torchs = (op.variant(variant).fn for variant in ("fused", "torch"))
+    ours, our_gradients = differentiate(fused, given, upstream, eps=eps)
+    theirs, their_gradients = differentiate(torchs, given, upstream, eps=eps)
+    wide = {tensor: value.double() for tensor, value in given.items()}
+    exact, exact_gradients = differentiate(
+        op.reference, wide, [u.double() for u in upstream], eps=eps
+    )
+    for one, other, truth in zip(ours, theirs, exact, strict=True):
+        assert one.is_contiguous()
+        assert_within(one, truth, op.tolerance(dtype, shape), dtype)
+        assert_no_worse_than_torch(one, other, truth)
+    for tensor, truth in exact_gradients.items():
+        one = our_gradients[tensor]
+        assert one.dtype == given[tensor].dtype
+        assert one.shape == given[tensor].shape
+        if truth.norm() == 0:  # rows of equal elements: x̂ is 0
+            assert one.abs().max() <= 1e-6
+            continue
+        assert_no_worse_than_torch(one, their_gradients[tensor], truth)
+        if shape[1] >= 1000:  # narrow rows cancel in dx
+            bound = op.gradient_tolerance(tensor, dtype, shape)
+            assert_within(one, truth, bound, one.dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", OPS)
+def test_every_width_and_dtype(name, width, dtype):
+    if width == "wide" and (name, dtype) in {
+        ("rmsnorm", torch.float16), ("layernorm", torch.float16), ("add_rmsnorm", torch.float32)
+    }:  # fmt: skip
+        pytest.skip("the other wide rows are enough")
+    compare(name, make(name, 2 if width == "wide" else 7, WIDTHS[width], dtype), dtype)
+
+
+@pytest.mark.parametrize(("layout", "x"), list(layouts()), ids=[name for name, _ in layouts()])
+@pytest.mark.parametrize("name", OPS)
+def test_every_layout(name, layout, x):
+    dtype = torch.bfloat16 if layout in ("sliced columns", "three strides") else torch.float32
+    x = cast(x, dtype)
+    n_cols = x.shape[-1]
+    given = {"x": x}
+    if name in ADDED:
+        given["residual"] = torch.randn(x.shape).to(dtype)
+    given["weight"] = torch.randn(n_cols).to(dtype)
+    if "layer" in name:
+        given["bias"] = torch.randn(n_cols).to(dtype)
+    # With a large eps, since rows of equal elements would magnify rounding by 1/√eps.
+    compare(name, given, dtype, eps=1.0)
+
+
+@pytest.mark.parametrize("name", ADDED)
+def test_a_residual_in_the_strides_of_x_is_not_copied(name):
+    x, residual = torch.randn(2, 6, 40)[:, :, ::2], torch.randn(2, 6, 40)[:, :, ::2]
+    weight = torch.randn(20)
+    with recording() as launches:
+        OPS[name].variant("fused").fn(x, residual, weight)
+    arguments = launches.seen[0].arguments
+    assert arguments["x_ptr"] is x
+    assert arguments["residual_ptr"] is residual
+    compare(name, {"x": x, "residual": residual, "weight": weight}, torch.float32)
+
+
+def test_the_sum_is_rounded_and_the_rounded_sum_is_normalised():
+    given = make("add_rmsnorm", 5, 64, torch.bfloat16)
+    y, h = add_rms_norm(**given)
+    assert torch.equal(h, given["x"] + given["residual"])
+    assert torch.equal(y, rms_norm(h, given["weight"]))
+
+
+@pytest.mark.parametrize("rows", [1, 5, 133, 300])
+@pytest.mark.parametrize("block_rows", [1, 4])
+def test_partial_sums_of_any_number_of_rows(rows, block_rows):
+    x, dy, weight = torch.randn(rows, 24), torch.randn(rows, 24), torch.randn(24)
+    _, _, mean, inv_std = forward(x, None, weight, weight, 1e-5, centred=True, statistics=True)
+    told = back.backward(
+        *(dy, None, x, weight, weight, mean, inv_std),
+        wants_weight=True,
+        wants_bias=True,
+        configured=back.Configuration(block_rows, 1, 1, 1),
+    )
+    x_hat = (x - mean[:, None]) * inv_std[:, None]
+    for one, truth in zip(told[1:], ((dy * x_hat).sum(0), dy.sum(0)), strict=True):
+        torch.testing.assert_close(one, truth, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_the_same_inputs_give_the_same_bits(name):
+    given = make(name, 140, 40, torch.bfloat16)
+    upstream = [torch.randn(140, 40).bfloat16() for _ in range(1 + (name in ADDED))]
+    fused = OPS[name].variant("fused").fn
+    first, again = (differentiate(fused, given, upstream)[1] for _ in range(2))
+    for tensor in given:
+        assert torch.equal(first[tensor], again[tensor])
+
+
+def test_a_batch_of_sequences_an_expanded_gradient_and_frozen_parameters():
+    x = torch.randn(2, 3, 40, requires_grad=True)
+    weight, bias = torch.randn(40), torch.randn(40, requires_grad=True)
+    layer_norm(x, weight, bias).sum().backward()  # autograd expands a single 1.0
+    exact = x.detach().double().requires_grad_()
+    OPS["layernorm"].reference(exact, weight, bias.detach()).sum().backward()
+    torch.testing.assert_close(x.grad, exact.grad.float(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(bias.grad, torch.full((40,), 6.0))
+    assert weight.grad is None
+    only = torch.randn(40, requires_grad=True)
+    rms_norm(x.detach(), only).sum().backward()
+    assert only.grad.isfinite().all()
+
+
+def test_parameters_of_another_dtype_get_gradients_of_theirs():
+    x = torch.randn(4, 40).bfloat16().requires_grad_()
+    weight, bias = torch.randn(40, requires_grad=True), torch.randn(40).half().requires_grad_()
+    layer_norm(x, weight, bias).sum().backward()
+    assert (x.grad.dtype, weight.grad.dtype, bias.grad.dtype) == (
+        *(torch.bfloat16, torch.float32, torch.float16),
+    )
+
+
+@pytest.mark.parametrize("used", ["y", "h", "both"])
+def test_either_output_of_a_sum_may_be_used_alone(used):
+    given = {"x": torch.randn(5, 24), "residual": torch.randn(5, 24)}
+
+    def of(fn, given):
+        leaves = [tensor.clone().requires_grad_() for tensor in given.values()]
+        y, h = fn(*leaves)
+        picked = {"y": y.square().sum(), "h": h.square().sum(), "both": (y * h).sum()}
+        return torch.autograd.grad(picked[used], leaves)
+
+    exact = of(OPS["add_rmsnorm"].reference, {k: v.double() for k, v in given.items()})
+    for one, truth in zip(of(add_rms_norm, given), exact, strict=True):
+        torch.testing.assert_close(one, truth.float(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_no_rows_give_no_rows_and_zero_gradients_of_parameters(name):
+    given = {t: v.requires_grad_() for t, v in make(name, 0, 8, torch.float32).items()}
+    out = outputs_of(OPS[name].variant("fused").fn(**given))
+    torch.autograd.backward(out, [torch.empty(0, 8) for _ in out])
+    assert given["x"].grad.shape == (0, 8)
+    assert torch.equal(given["weight"].grad, torch.zeros(8))
+
+
+@pytest.mark.parametrize("width", [3, 1536])
+def test_a_large_mean_cancels_neither_forward_nor_back(width):
+    x = (1e3 + 1e-3 * torch.randn(4, width, dtype=torch.float64)).float()
+    dy = torch.randn(4, width)
+    for fn, reference in ((layer_norm, "layernorm"), (rms_norm, "rmsnorm")):
+        (y,), gradients = differentiate(fn, {"x": x}, [dy], eps=1e-12)
+        (exact,), truths = differentiate(
+            OPS[reference].reference, {"x": x.double()}, [dy.double()], eps=1e-12
+        )
+        # x is known to 2^-24 · 1000 only; the mean in fp32 to about as much. RMSNorm has no mean.
+        bound = 2**-24 * 1e3 / 1e-3 if fn is layer_norm else 1e-6
+        assert (y.double() - exact).norm() <= bound * exact.norm()
+        if fn is rms_norm:
+            error = (gradients["x"].double() - truths["x"]).norm()
+            assert error <= 1e-5 * truths["x"].norm()
+
+
+def test_fp16_squares_do_not_overflow():
+    x = (300 * torch.randn(2, 4096)).half()
+    compare("rmsnorm", {"x": x, "weight": torch.ones(4096).half()}, torch.float16)
+
+
+def test_a_second_derivative_is_refused_with_a_sentence():
+    for fn in (layer_norm, rms_norm):
+        x = torch.randn(3, 8, requires_grad=True)
+        (dx,) = torch.autograd.grad(fn(x).square().sum(), x, create_graph=True)
+        with pytest.raises(NotImplementedError, match="no second derivative"):
+            dx.sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("residual", "error", "sentence"),
+    [
+        (torch.randn(4, 9), ValueError, r"residual has the shape \(4, 9\) and x \(4, 8\)"),
+        (torch.randn(4, 8).half(), TypeError, "residual has dtype torch.float16 and x torch.float"),
+        ([1.0], TypeError, "residual is a list; it takes a torch.Tensor"),
+        (torch.randn(4, 8).to("meta"), ValueError, "residual lies on meta and x on cpu"),
+    ],
+)
+def test_a_residual_that_does_not_fit_gets_one_sentence(residual, error, sentence):
+    for fn in (add_layer_norm, add_rms_norm):
+        with pytest.raises(error, match=sentence):
+            fn(torch.randn(4, 8), residual)
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_the_costs_are_each_tensor_once(name):
+    given = make(name, 6, 50, torch.bfloat16)
+    size = {tensor: value.numel() * 2 for tensor, value in given.items()}
+    added = name in ADDED
+    fwd, bwd = (OPS[name].cost((6, 50), torch.bfloat16, pass_) for pass_ in ("fwd", "bwd"))
+    assert fwd.read_bytes == sum(size.values())
+    assert fwd.write_bytes == (1 + added) * size["x"]
+    statistics = 4 * 6 * (2 if "bias" in given else 1)
+    assert bwd.read_bytes == (2 + added) * size["x"] + size["weight"] + statistics
+    assert bwd.write_bytes == size["x"] + size["weight"] + size.get("bias", 0)
+    with pytest.raises(ValueError, match="takes 'fwd' or 'bwd'"):
+        OPS[name].cost((6, 50), torch.bfloat16, "train")
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_a_graph_keeps_it_whole_with_its_gradient(name):
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    counter = CompileCounterWithBackend("aot_eager")
+    fn = OPS[name].variant("fused").fn
+    given = make(name, 4, 64, torch.float32)
+    upstream = [torch.randn(4, 64) for _ in range(1 + (name in ADDED))]
+    compiled = torch.compile(fn, fullgraph=True, backend=counter)
+    ours, gradients = differentiate(compiled, given, upstream)
+    eager, truths = differentiate(fn, given, upstream)
+    torch.testing.assert_close(ours, eager)
+    torch.testing.assert_close(gradients, truths)
+    assert counter.frame_count == 1
+
+
+def test_the_operators_pass_pytorchs_own_check():
+    x, weight, bias = torch.randn(4, 24, requires_grad=True), torch.randn(24), torch.randn(24)
+    operators = torch.ops.fusing_kernels
+    checks = ("test_schema", "test_faketensor")
+    rms = (x.detach(), weight, 1e-5)
+    torch.library.opcheck(operators.rms_norm.default, rms, test_utils=checks)
+    both = (x.detach(), x.detach().clone(), weight, bias, 1e-5)
+    torch.library.opcheck(operators.add_layer_norm.default, both, test_utils=checks)
+    torch.library.opcheck(
+        operators.norm_train.default,
+        (x, x.detach().clone(), weight, bias, 1e-5, True),
+        test_utils=(*checks, "test_autograd_registration", "test_aot_dispatch_static"),
+    )
+
+
+def launches_of_backward(rows, n_cols, dtype, capability, centred, dh):
+    x, statistic = torch.empty(rows, n_cols, dtype=dtype), torch.empty(rows)
+    weight = torch.empty(n_cols, dtype=dtype)
+    with assume_capability(capability), recording() as launches:
+        back.backward(
+            *(x, torch.empty_like(x) if dh else None, torch.empty_like(x), weight),
+            *(weight if centred else None, statistic if centred else None, statistic.clone()),
+            wants_weight=True,
+            wants_bias=centred,
+        )
+    return launches.seen
+
+
+# A shape for each way that a row takes on each card, and the dtype that is hardest there.
+@pytest.mark.parametrize("capability", [75, 80, 89, 90, 100, 120])
+@pytest.mark.parametrize("centred", [True, False], ids=["layernorm", "rmsnorm"])
+def test_no_backward_spills_on_any_card(capability, centred):
+    half = torch.float16 if capability == 75 else torch.bfloat16
+    for rows, n_cols, dtype, dh in (
+        *((4096, 1024, half, False), (4096, 4096, torch.float32, True)),
+        *((4096, 8192, torch.float32, True), (4096, 16384, half, True)),
+        *((4, 16384, torch.float32, False), (4, 20_001, half, True)),
+    ):
+        for launch in launches_of_backward(rows, n_cols, dtype, capability, centred, dh):
+            built = compile_launch(launch, capability)
+            told = (launch.name, rows, n_cols, dtype, built.registers, built.stack_bytes)
+            assert built.stack_bytes == 0, told
+            limit = back._of_card(back._SHARED, divmod(capability, 10))
+            assert built.shared_bytes <= limit, told
+
+
+def test_a_row_too_wide_for_its_sums_leaves_them_to_another_kernel():
+    def names(n_cols, dtype, centred):
+        seen = launches_of_backward(4096, n_cols, dtype, 90, centred, dh=False)
+        return [launch.name for launch in seen]
+
+    rows, finish = "norm_backward_rows", "sum_partials"
+    tiles, columns = "norm_backward_tiles", "norm_backward_columns"
+    assert names(8192, torch.float32, True) == [rows, finish]
+    assert names(16384, torch.bfloat16, False) == [rows, finish]
+    assert names(16384, torch.bfloat16, True) == [rows, columns, finish]
+    assert names(16384, torch.float32, True) == [tiles, columns, finish]
+    assert names(16385, torch.bfloat16, False) == [tiles, columns, finish]
