@@ -25,7 +25,7 @@ class Row:
     graph), `events` (CUDA events around the call) or `host` (a call from Python, launch cost
     included). `error` is ‖out − ref‖ / ‖ref‖ against float64, the largest of several outputs, or of
     a backward's gradients. `count_method` says how the bytes were counted: `full` (every program
-    interpreted), `linear` (a few rows interpreted, extended linearly) or `aten` (PyTorch operators
+    interpreted), `linear` (a few rows or programs, extended linearly) or `aten` (PyTorch operators
     on fake tensors).
     """
 
