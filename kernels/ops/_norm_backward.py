@@ -50,11 +50,12 @@ CONFIGURATIONS: dict[tuple[int, int], tuple[int, int, int, int]] = {
     (12, 0): (4096, 4, 2, 3),
 }
 WIDEST_BYTES = 32768  # a wider row, twice, doesn't fit into the registers of an SM
-WIDEST_WITH_TWO_SUMS = 8192  # nor one of more columns with LayerNorm's sums, or at all on 7.5
+# Nor one of more columns than this together with its sums, with a third tensor,
+# or on 7.5, 10.0 and 12.0.
+WIDEST_IN_ANY_CASE = 8192
 # Shared memory of a block, bytes: what the stages of the pipeline share.
 _SHARED = {(7, 5): 65536, (8, 0): 166912, (8, 6): 101376, (9, 0): 232448, (12, 0): 101376}
-TILE = (4096, 8)  # BLOCK_COLS and num_warps of `norm_backward_tiles`
-RAGGED_TILE = (2048, 8)  # where a row can't be loaded 16 bytes at a time, or registers spill on 7.5
+TILE = (4096, 16)  # BLOCK_COLS and num_warps of `norm_backward_tiles`
 COLUMNS = (8, 512, 8)  # BLOCK_ROWS, BLOCK_COLS and num_warps of `norm_backward_columns`
 FINISH = (32, 32, 4)  # the same of `sum_partials`
 
@@ -74,7 +75,9 @@ def configuration(
     """
     rows, n_cols = shape
     block = triton.next_power_of_2(n_cols)
-    if block * itemsize > WIDEST_BYTES or (capability < (8, 0) and block > WIDEST_WITH_TWO_SUMS):
+    if block * itemsize > WIDEST_BYTES:
+        return None
+    if block > WIDEST_IN_ANY_CASE and (n_read == 3 or not (8, 0) <= capability < (10, 0)):
         return None
     tile, num_warps, per_sm, stages = _of_card(CONFIGURATIONS, capability)
     # Few rows are spread over the SMs rather than put into whole tiles.
@@ -125,11 +128,11 @@ def backward(
     chosen = configured or configuration((rows, n_cols), x.element_size(), n_read, card, sms)
     held = [dweight is not None, dbias is not None]  # the sums that the first kernel keeps
     block = triton.next_power_of_2(n_cols)
-    if chosen is None or (mean is not None and block > WIDEST_WITH_TWO_SUMS):
+    if chosen is None or block > WIDEST_IN_ANY_CASE:
         held = [False, False]
     with device_guard(x):
         if chosen is None:
-            block_cols, num_warps = TILE if group * x.element_size() >= 16 else RAGGED_TILE
+            block_cols, num_warps = TILE
             norm_backward_tiles[(rows,)](
                 *(dy, dh, x, weight, mean, inv_std, dx, *strides, n_cols // group),
                 GROUP=group,

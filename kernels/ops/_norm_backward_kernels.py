@@ -12,8 +12,8 @@ rows: each keeps its sums over its own rows in registers, in fp32, and stores th
 a second kernel adds up these partial sums, in a fixed order. No atomics, no locks: the same inputs
 give the same bits. x and dy are read once, dx is written once.
 
-Where the registers can't hold a row and its sums, dx is computed tile by tile, and the sums by a
-kernel of their own: x and dy are read three times.
+Where the registers can't hold a row and its sums, the sums are a kernel's of their own, which reads
+x and dy again; where they can't hold a row either, dx goes tile by tile and reads them twice.
 """
 
 from __future__ import annotations

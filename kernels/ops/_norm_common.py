@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from kernels.registry import Cost, Shape, Tolerance
+from kernels.registry import DTYPES, Cost, Shape, Tolerance
 
 Tensor = torch.Tensor
 
@@ -21,6 +21,14 @@ SHAPES: tuple[Shape, ...] = (
     (16384, 8192),
     (65536, 1024),
 )
+
+# Where the bench has fewer cells than these in every dtype: a card's hour is short.
+LARGE = (*((4096, 4096), (4096, 8192), (16384, 8192), (65536, 1024)), (8192, 16384))
+
+
+def cells(shapes: Sequence[Shape], dtype: str) -> tuple[tuple[Shape, torch.dtype], ...]:
+    """Return cells of the suite: these shapes in the dtype of this short name."""
+    return tuple((shape, DTYPES[dtype]) for shape in shapes)
 
 
 def inputs(

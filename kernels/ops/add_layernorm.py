@@ -19,6 +19,7 @@ from kernels.ops._layout import check_norm, check_residual
 from kernels.ops._norm_forward import candidates, forward
 from kernels.ops._norm_operators import define, like, needs_gradient, norm_train
 from kernels.ops._norm_peers import compiled_add_layer_norm, torch_add_layer_norm
+from kernels.ops._norm_tuning import backward_candidates
 from kernels.registry import Op, Variant, register
 
 Tensor = torch.Tensor
@@ -105,6 +106,11 @@ OP = register(
         rows_independent=True,
         operators=("add_layer_norm",),
         candidates=lambda shape, _dtype: candidates(shape, centred=True),
+        backward_candidates=backward_candidates(centred=True),
+        cells={
+            "fwd": _norm_common.cells([(512, 1024), *_norm_common.LARGE], "bf16"),
+            "bwd": _norm_common.cells([(4096, 4096), (16384, 8192)], "bf16"),
+        },
         differentiates=TENSORS,
         gradient_tolerance=_norm_common.gradient_tolerance(TENSORS),
     )

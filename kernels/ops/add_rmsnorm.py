@@ -23,6 +23,7 @@ from kernels.ops._norm_peers import (
     liger_add_rms_norm,
     torch_add_rms_norm,
 )
+from kernels.ops._norm_tuning import backward_candidates
 from kernels.registry import Op, Variant, register
 
 Tensor = torch.Tensor
@@ -106,6 +107,11 @@ OP = register(
         rows_independent=True,
         operators=("add_rms_norm",),
         candidates=lambda shape, _dtype: candidates(shape, centred=False),
+        backward_candidates=backward_candidates(centred=False),
+        cells={
+            "fwd": _norm_common.cells([(512, 1024), *_norm_common.LARGE], "bf16"),
+            "bwd": _norm_common.cells([(4096, 4096), (16384, 8192)], "bf16"),
+        },
         differentiates=TENSORS,
         gradient_tolerance=_norm_common.gradient_tolerance(TENSORS),
     )

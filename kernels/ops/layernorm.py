@@ -37,6 +37,7 @@ from kernels.ops._layernorm_peers import (
 from kernels.ops._layout import check_norm, device_guard, one_row_stride, refuse_gradients
 from kernels.ops._norm_forward import candidates, configuration, forward
 from kernels.ops._norm_operators import define, like, needs_gradient, norm_train
+from kernels.ops._norm_tuning import backward_candidates
 from kernels.registry import DTYPES, Op, Variant, register
 
 Tensor = torch.Tensor
@@ -235,6 +236,11 @@ OP = register(
         rows_independent=True,
         operators=("layer_norm",),
         candidates=lambda shape, _dtype: candidates(shape, centred=True),
+        backward_candidates=backward_candidates(centred=True),
+        cells={
+            "bwd": _norm_common.cells(_norm_common.LARGE, "bf16")
+            + _norm_common.cells([(4096, 4096)], "fp32"),
+        },
         differentiates=TENSORS,
         gradient_tolerance=_norm_common.gradient_tolerance(TENSORS),
     )

@@ -21,6 +21,7 @@ from kernels.ops._layout import check_norm
 from kernels.ops._norm_forward import candidates, forward
 from kernels.ops._norm_operators import define, like, needs_gradient, norm_train
 from kernels.ops._norm_peers import compiled_rms_norm, liger_rms_norm, torch_rms_norm
+from kernels.ops._norm_tuning import backward_candidates
 from kernels.registry import Op, Variant, register
 
 Tensor = torch.Tensor
@@ -89,6 +90,13 @@ OP = register(
         rows_independent=True,
         operators=("rms_norm",),
         candidates=lambda shape, _dtype: candidates(shape, centred=False),
+        backward_candidates=backward_candidates(centred=False),
+        cells={
+            "fwd": _norm_common.cells(_norm_common.SHAPES, "bf16")
+            + _norm_common.cells(_norm_common.SHAPES, "fp16")
+            + _norm_common.cells(_norm_common.LARGE, "fp32"),
+            "bwd": _norm_common.cells(_norm_common.LARGE, "bf16"),
+        },
         differentiates=TENSORS,
         gradient_tolerance=_norm_common.gradient_tolerance(TENSORS),
     )

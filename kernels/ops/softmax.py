@@ -25,7 +25,7 @@ import triton.language as tl
 from kernels.launch import capability
 from kernels.ops._layernorm_peers import needs_gpu
 from kernels.ops._layout import check_norm, device_guard
-from kernels.ops._norm_common import SHAPES
+from kernels.ops._norm_common import SHAPES, cells
 from kernels.ops._norm_operators import LIBRARY, define, like, needs_gradient
 from kernels.ops._softmax_backward import (
     TILES,
@@ -345,6 +345,10 @@ OP = register(
         operators=("softmax", "softmax_with_grad", "softmax_backward"),
         candidates=candidates,
         backward_candidates=backward_candidates,
+        cells={
+            "fwd": cells(SHAPES, "bf16") + cells([(4096, 4096), (8192, 16384)], "fp32"),
+            "bwd": cells([(4096, 4096), (16384, 8192), (8192, 16384)], "bf16"),
+        },
         differentiates=("x",),
         gradient_tolerance=gradient_tolerance,
     )
