@@ -1,0 +1,239 @@
+"""The kernels that chapter 06 shows are the package's, and what it says of the data is in them."""
+
+import ast
+import asyncio
+import importlib.util
+import inspect
+import json
+
+import pytest
+import torch
+
+from book.tools import build
+from kernels.lab import traffic
+from kernels.lab.data import recordings
+from kernels.ops import _norm_forward, add_layernorm, layernorm, rmsnorm, softmax
+from tests.book.test_notebooks import ROOT
+
+CHAPTER = "06_fused_norms_in_triton.ipynb"
+TALL, WIDE, LARGE, SMALL = (65536, 1024), (8192, 16384), (16384, 8192), (512, 1024)
+
+
+def sources():
+    """The texts of the page's code cells, by id."""
+    notebook = json.loads((ROOT / "book" / CHAPTER).read_text(encoding="utf-8"))
+    return {
+        cell["id"]: "".join(cell["source"])
+        for cell in notebook["cells"]
+        if cell["cell_type"] == "code"
+    }
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """A module of the kernels that the page's cells hold; Triton wants their source in a file."""
+    cells = [text for text in sources().values() if text.startswith("@triton.jit")]
+    file = tmp_path_factory.mktemp("page") / "page_06.py"
+    head = "import triton\nimport triton.language as tl\n\n"
+    file.write_text(head + "\n\n".join(cells), encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("page_06", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def launched(kernel, inputs, block):
+    """Run a kernel of the page, a program a row; return y and the ledger."""
+    x, *others = inputs.values()
+    y = torch.empty_like(x)
+    rows, n_cols = x.shape
+    ledger = traffic.count(
+        lambda: kernel[(rows,)](x, *others, y, x.stride(0), n_cols, 1e-5, BLOCK_COLS=block)
+    )
+    return y, ledger
+
+
+def asked_of(ledger):
+    return [(t.tensor, t.read_requested, t.write_requested) for t in ledger.steps[0].tensors]
+
+
+def plain(source):
+    (function,) = ast.parse(source).body
+    return ast.dump(function)
+
+
+def test_the_row_in_one_block_is_the_packages_line_by_line():
+    shown = sources()["row-kernel"]
+    assert plain(shown) == plain(inspect.getsource(layernorm.layer_norm_row.fn))
+
+
+DTYPES = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+
+
+@DTYPES
+def test_the_loops_are_the_packages(page, dtype):
+    inputs = layernorm.OP.inputs((3, 100), dtype, "cpu", seed=0)
+    for block in (32, 128):
+        y, ledger = launched(page.layer_norm_loops, inputs, block)
+        expected, counted = launched(layernorm.layer_norm_loops, inputs, block)
+        assert torch.equal(y, expected)
+        assert asked_of(ledger) == asked_of(counted)
+
+
+@DTYPES
+def test_rms_norm_is_the_packages(page, dtype):
+    inputs = rmsnorm.OP.inputs((3, 100), dtype, "cpu", seed=0)
+    y, ledger = launched(page.rms_norm_row, inputs, 128)
+    assert torch.equal(y, rmsnorm.rms_norm(**inputs))
+    counted = traffic.count(rmsnorm.rms_norm, **inputs)
+    assert sorted(asked_of(ledger)) == sorted(asked_of(counted))
+
+
+@DTYPES
+def test_the_norm_of_a_sum_is_the_packages(page, dtype):
+    inputs = add_layernorm.OP.inputs((3, 100), dtype, "cpu", seed=0)
+    h, y = torch.empty_like(inputs["x"]), torch.empty_like(inputs["x"])
+    kernel = page.add_layer_norm_row[(3,)]
+    ledger = traffic.count(lambda: kernel(*inputs.values(), h, y, 100, 1e-5, BLOCK_COLS=128))
+    expected, expected_h = add_layernorm.add_layer_norm(**inputs)
+    assert torch.equal(y, expected)
+    assert torch.equal(h, expected_h)
+    counted = traffic.count(add_layernorm.add_layer_norm, **inputs)
+    assert sorted(asked_of(ledger)) == sorted(asked_of(counted))
+
+
+@DTYPES
+def test_the_tiles_are_the_packages(page, dtype):
+    inputs = layernorm.OP.inputs((2, 100), dtype, "cpu", seed=0)
+    y, ledger = launched(page.layer_norm_tiles, inputs, 32)
+    x, weight, bias = inputs.values()
+    way = {"centred": True, "configured": (32, 4)}
+    assert torch.equal(y, _norm_forward.forward(x, None, weight, bias, 1e-5, **way)[0])
+    assert ledger.tensor("x").times_read == 2
+
+
+@DTYPES
+def test_the_softmax_is_right_and_asks_as_the_packages(page, dtype):
+    inputs = softmax.OP.inputs((3, 100), dtype, "cpu", seed=0)
+    y, ledger = launched(page.softmax_row, inputs, 128)
+    true, allowed = softmax.reference(**inputs), softmax.OP.tolerance(dtype, (3, 100))
+    assert (y.double() - true).norm() <= allowed.relative_norm * true.norm()
+    assert sorted(asked_of(ledger)) == sorted(asked_of(traffic.count(softmax.softmax, **inputs)))
+
+
+# ------------------------------------------------------------------ what the page says of the data
+
+
+@pytest.fixture(scope="module")
+def suite():
+    return next(r for r in recordings("norms") if r.gpu == "h100-sxm")
+
+
+@pytest.fixture(scope="module")
+def row(suite):
+    def of(variant, shape, dtype="bf16", op="layernorm", timing="graph"):
+        wanted = {"op": op, "variant": variant, "dtype": dtype, "timing": timing, "pass": "fwd"}
+        return suite.one(**wanted, shape=f"{shape[0]}x{shape[1]}")
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def profiled(suite):
+    def of(variant, shape, dtype="bf16"):
+        key = ("layernorm", variant, f"{shape[0]}x{shape[1]}", dtype, "fwd")
+        for cell in suite.provenance["profile"]["cells"]:
+            told = (cell["op"], cell["variant"], cell["shape"], cell["dtype"])
+            if (*told, cell.get("pass_", "fwd")) == key:
+                (kernel,) = cell["kernels"]
+                return kernel
+        raise LookupError(key)
+
+    return of
+
+
+def test_fused_keeps_up_with_the_copy_at_every_large_shape(row):
+    for shape in (LARGE, WIDE, TALL):
+        copy_us = row("copy", shape).time_us_p50
+        for variant in ("fused", "compile"):
+            assert row(variant, shape).time_us_p50 < 1.05 * copy_us
+        assert row("torch", shape).time_us_p50 > 1.4 * copy_us
+
+
+def test_torch_alone_reads_x_twice_at_wide_rows(row):
+    for rows, cols in (LARGE, WIDE):
+        x_bytes = rows * cols * 2
+        assert row("torch", (rows, cols)).bytes_dram_read > 1.8 * x_bytes
+        for variant in ("compile", "liger", "helion", "fused"):
+            assert row(variant, (rows, cols)).bytes_dram_read < 1.05 * x_bytes
+
+
+def test_compile_loops_over_rows_of_4096_and_more(profiled):
+    for shape in layernorm.OP.shapes:
+        name = profiled("compile", shape)["name"]
+        assert name.startswith("triton_red" if shape[1] >= 4096 else "triton_per")
+
+
+def test_what_counts_is_bytes_of_rows_under_way_and_two_rows_do_better_than_one(profiled):
+    def under_way(variant, shape, dtype="bf16"):
+        """Rows at a time on a multiprocessor, their KB, and the share of DRAM's bandwidth."""
+        kernel = profiled(variant, shape, dtype)
+        rows = kernel["occupancy_pct"] / 100 * 64 / 16
+        size = 4 if dtype == "fp32" else 2
+        return rows, rows * shape[1] * size / 1e3, kernel["dram_pct"]
+
+    two, one = under_way("liger", LARGE), under_way("liger", WIDE)
+    assert two[1] == pytest.approx(31, abs=2)
+    assert one[1] == pytest.approx(31, abs=2)
+    assert one[0] < 1.1 < 1.7 < two[0]
+    assert one[2] + 5 < two[2] < 82
+    enough = [under_way("fused", WIDE)]
+    enough += [under_way(variant, WIDE, "fp32") for variant in ("fused", "liger")]
+    for _, kilobytes, dram in enough:
+        assert kilobytes == pytest.approx(62, abs=4)
+        assert dram > 84
+
+
+def test_small_norms_are_fast_in_a_graph_and_slow_from_python(row):
+    assert row("fused", SMALL).time_us_p50 <= row("torch", SMALL).time_us_p50
+    for variant in ("compile", "liger", "helion", "fused"):
+        slow = row(variant, SMALL, timing="host").time_us_p50
+        assert slow > 1.3 * row("torch", SMALL, timing="host").time_us_p50
+        assert slow > 3 * row(variant, SMALL).time_us_p50
+
+
+def test_the_notebook_runs_and_its_counts_are_as_told():
+    notebook, failure = asyncio.run(build._execute(ROOT / "book" / CHAPTER, ROOT))
+    assert failure is None, failure
+    told = {}
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            text = output.get("text", "") or output["data"].get("text/markdown", "")
+            told[cell.id] = told.get(cell.id, "") + text
+    assert "x: 32,000 bytes, each asked for 3 times" in told["loops-run"]
+    # Registers: what the text below the table reads off it.
+    registers = [line.split("|")[1:-1] for line in told["registers-table"].splitlines()[2:]]
+    table = {
+        (int(n), dtype.strip(), int(warps)): (int(used), spilled.strip(" *"), fit.strip())
+        for n, dtype, warps, _, used, spilled, fit in registers
+    }
+    assert table[16384, "bfloat16", 16] == (63, "0", "32 of 64")
+    assert table[16384, "float32", 16] == (94, "0", "16 of 64")
+    assert table[8192, "bfloat16", 16][0] == 40
+    assert table[16384, "bfloat16", 4][:2] == (255, "0")
+    spilling = {key for key, (_, spilled, _) in table.items() if spilled != "0"}
+    assert spilling == {
+        (16384, "float32", 4),
+        (32768, "float32", 32),
+        (65536, "bfloat16", 32),
+        (65536, "float32", 32),
+    }
+    assert "| `norm_row` | 32768 | 32 | 9.0 | 64 | 0 |" in told["registers-edge"]
+    # Loads of x, weight and bias: 16 numbers a thread are 2 wide ones each, or 16.
+    assert "| 4096 | `layer_norm_row` | 6 | 6 |" in told["loads-count"]
+    assert "| 5000 | `layer_norm_row` | 48 | 0 |" in told["loads-count"]
+    assert "| 5000 | `norm_row` | 6 | 6 |" in told["loads-count"]
+    assert "x asked for 2 times" in told["tiles-run"]
+    assert "row, 16 warps" in told["tune"]
+    assert "tiles of 8192, 8 warps" in told["tune"]
+    assert "(9, 0): ((256, 1)" in told["tune-table"]
