@@ -211,22 +211,24 @@ def test_the_notebook_runs_and_its_counts_are_as_told():
             text = output.get("text", "") or output["data"].get("text/markdown", "")
             told[cell.id] = told.get(cell.id, "") + text
     assert "x: 32,000 bytes, each asked for 3 times" in told["loops-run"]
+    pack, far = list(range(40, 48)), list(range(1064, 1072))
+    assert told["layout-read"].splitlines()[0] == str([pack, far])
     # Registers: what the text below the table reads off it.
     registers = [line.split("|")[1:-1] for line in told["registers-table"].splitlines()[2:]]
     table = {
         (int(n), dtype.strip(), int(warps)): (int(used), spilled.strip(" *"), fit.strip())
         for n, dtype, warps, _, used, spilled, fit in registers
     }
-    assert table[16384, "bfloat16", 16] == (63, "0", "32 of 64")
-    assert table[16384, "float32", 16] == (94, "0", "16 of 64")
-    assert table[8192, "bfloat16", 16][0] == 40
-    assert table[16384, "bfloat16", 4][:2] == (255, "0")
+    assert table[16384, "bf16", 16] == (63, "0", "32 of 64")
+    assert table[16384, "fp32", 16] == (94, "0", "16 of 64")
+    assert table[8192, "bf16", 16][0] == 40
+    assert table[16384, "bf16", 4][:2] == (255, "0")
     spilling = {key for key, (_, spilled, _) in table.items() if spilled != "0"}
     assert spilling == {
-        (16384, "float32", 4),
-        (32768, "float32", 32),
-        (65536, "bfloat16", 32),
-        (65536, "float32", 32),
+        (16384, "fp32", 4),
+        (32768, "fp32", 32),
+        (65536, "bf16", 32),
+        (65536, "fp32", 32),
     }
     assert "| `norm_row` | 32768 | 32 | 9.0 | 64 | 0 |" in told["registers-edge"]
     # Loads of x, weight and bias: 16 numbers a thread are 2 wide ones each, or 16.
