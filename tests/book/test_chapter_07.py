@@ -42,7 +42,7 @@ def text():
     """The page's kernels and the functions around them, as the text of a module."""
     parts = [HEAD, "DTYPE = torch.bfloat16\n"]
     for source in cells("code", CHAPTER):
-        if source.startswith(("@triton.jit", "def case", "def backward")):
+        if source.startswith(("@triton.jit", "def case", "def backward", "def schedule")):
             # A cell may go on after what it defines.
             parts += re.findall(
                 r"(?:^|(?<=\n\n\n))(?:@triton\.jit\n)?def .*?(?=\n\n\n|\Z)", source, re.S
@@ -189,6 +189,17 @@ def test_a_row_of_8192_fills_the_registers_and_a_stage_takes_32_kilobytes(page):
     assert 0 <= compiled(8192, 8, 3).shared_bytes - 2 * 32768 < 256
     _, _, per_sm, stages = CONFIGURATIONS[9, 0]
     assert (per_sm, stages) == (1, 3)
+
+
+def test_rows_come_without_a_gap_from_three_stages_on(page):
+    page.latency_us = 0.5
+    lost = {}
+    for stages in (1, 2, 3, 4):
+        arriving, computing = page.schedule(stages, 5, 2.0, 1.0)
+        assert all(start >= 0.5 for start, _ in arriving)
+        assert all(c[0] >= sum(a) for a, c in zip(arriving, computing, strict=True))
+        lost[stages] = arriving[-1][0] - 0.5 - 4 * 2.0
+    assert lost == {1: 4 * (0.5 + 1.0), 2: 4 * 0.5, 3: 0.0, 4: 0.0}
 
 
 # ------------------------------------------------------------------ what the page says of the data
