@@ -5,6 +5,7 @@ import asyncio
 import importlib.util
 import inspect
 import json
+import re
 
 import pytest
 import torch
@@ -119,6 +120,22 @@ def test_the_softmax_is_right_and_asks_as_the_packages(page, dtype):
     true, allowed = softmax.reference(**inputs), softmax.OP.tolerance(dtype, (3, 100))
     assert (y.double() - true).norm() <= allowed.relative_norm * true.norm()
     assert sorted(asked_of(ledger)) == sorted(asked_of(traffic.count(softmax.softmax, **inputs)))
+
+
+def test_what_the_page_reads_off_the_tuners_results_stands_beside_the_table():
+    told = inspect.getsource(_norm_forward)
+    found = {}
+    for shape, times in re.findall(r"(\d+×\d+): ((?:[\w ]+: [\d.]+,? ?)+)\(", told):
+        pairs = re.findall(r"([\w ]+?): ([\d.]+)", times)
+        found[shape] = {name.strip(): float(time_us) for name, time_us in pairs}
+    assert len(found) == 7
+    for shape in ("65536×1024", "16384×8192"):  # a bad number of warps
+        times = found[shape].values()
+        assert 1.25 < max(times) / min(times) < 1.4
+    for shape in ("8192×16384", "4096×32768"):  # tiles against the row in one block
+        (tiles,) = [time_us for name, time_us in found[shape].items() if "tiles" in name]
+        rows = [time_us for name, time_us in found[shape].items() if "tiles" not in name]
+        assert max(rows) < tiles < 1.06 * min(rows)
 
 
 # ------------------------------------------------------------------ what the page says of the data
