@@ -192,7 +192,8 @@ def _means(design: str, ledger: Ledger, told: float) -> str:
             return "That counts the store of dweight too, which every design has."
         if equal(told, other.read_unique):
             return "Those are distinct bytes: inv_rms is asked for by each program."
-        if equal(told, _pass_of_dx(ledger).bytes_requested):
+        of_dx = _pass_of_dx(ledger)
+        if told in (of_dx.bytes_requested, sum(t.read_requested for t in of_dx.tensors)):
             return "That is the launch that writes dx, which every design has."
         return ""
     if equal(told, distinct):

@@ -62,14 +62,14 @@ def _layer_norm_models(case: Case) -> Iterator[tuple[str, Tensor]]:
         "1 everywhere the two are one."
     )
     block = f"A sum is divided by BLOCK, here {lanes}, where the row has {n} elements."
-    yield (
-        f"{block} Nor is g in every place: dy stands for it.",
-        made(g, _mean(g) * share, dy_along * share),
-    )
-    yield block, made(g, _mean(g) * share, along * share)
-    yield block, made(g, _mean(g) * share, along)
-    yield block, made(g, _mean(g), along * share)
     yield mixed, made(g, _mean(g), dy_along)
+    if lanes > n:
+        for first, second in ((share, share), (share, 1.0), (1.0, share)):
+            yield block, made(g, _mean(g) * first, along * second)
+            yield (
+                f"{block} And {mixed[0].lower()}{mixed[1:]}",
+                made(g, _mean(g) * first, dy_along * second),
+            )
     yield "The mean of dy is taken away; it is the mean of g.", made(g, _mean(dy), along)
     yield "weight is left out: g is dy · weight.", made(dy, _mean(dy), dy_along)
     yield "The mean of g is not taken away.", made(g, torch.zeros_like(along), along)
@@ -102,7 +102,7 @@ def _narrow(runs: list[Run]) -> str:
 def _shapes(seed: int) -> tuple[random.Random, list[tuple[int, int, str]]]:
     rng = random.Random(seed)
     shapes = [(rows, cols, name) for rows, cols, names in PLAN for name in names.split()]
-    return rng, [*shapes, (rng.randrange(6, 10), rng.randrange(65, 500), "fp32")]
+    return rng, [*shapes, (rng.randrange(4, 7), rng.randrange(65, 500), "fp32")]
 
 
 def _of_one_launch(attempt: Attempt, runs: list[Run], statistics: int) -> None:
@@ -156,10 +156,11 @@ def _rms_models(case: Case) -> Iterator[tuple[str, Tensor]]:
         return (g - x_hat * along) * inv_rms
 
     along = _mean(g * x_hat)
-    yield (
-        f"The sum of g · x_hat is divided by BLOCK, here {lanes}, where the row has {n} elements.",
-        made(g, along * n / lanes),
-    )
+    if lanes > n:
+        yield (
+            f"The sum of g · x_hat is divided by BLOCK, here {lanes}; the row has {n} elements.",
+            made(g, along * n / lanes),
+        )
     yield (
         "That is LayerNorm's dx: RMSNorm has no mean, and its dx takes no mean of g away.",
         made(g - _mean(g), along),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -14,6 +17,7 @@ from kernels.grading.checks import (
     reads_once,
     within_bytes,
 )
+from kernels.grading.compare import kind_fault, wrong_elements
 from kernels.grading.hardware import compiles
 from kernels.grading.question import Attempt, NotAnswered
 from kernels.grading.questions.ch01_answers import pair
@@ -26,7 +30,7 @@ from kernels.grading.questions.ch07_models import (
     programs_as_told,
     right_gradient,
 )
-from kernels.grading.questions.ch07_sums import dweight_of, dweight_plan, explain_dweight
+from kernels.grading.questions.ch07_sums import WIDEST, dweight_of, dweight_plan, explain_dweight
 from kernels.launch import interpreting
 
 
@@ -59,19 +63,37 @@ def _is_pair(attempt: Attempt, case: Case) -> None:
     pair(told, attempt.name, "(dx, dweight)")
 
 
+def _graded_sums(
+    attempt: Attempt, cases: list[Case], runs: list[Run], pairs: list[Any]
+) -> list[Run]:
+    """The runs of dx as runs of dweight, the second of each pair; `Wrong` if one is wrong."""
+    sums = []
+    for case, r, (_, dweight) in zip(cases, runs, pairs, strict=True):
+        wrong = kind_fault(dweight, case.like) is not None or bool(
+            wrong_elements(dweight, case.reference, case.tolerance).any()
+        )
+        if wrong:
+            # Once more by itself, for all that is told of a wrong output.
+            part = Attempt(_Part(attempt.answer, 1), attempt.seed)
+            return right_gradient(part, cases, _explain_sums, "dweight")
+        copies = replace(case, tensors=r.case.tensors)
+        sums.append(replace(r, case=copies, output=dweight))
+    return sums
+
+
 def grade_one_pass(attempt: Attempt) -> None:
     """Grade `rms_norm_backward(x, dy, weight, inv_rms, programs)`: (dx, dweight), two launches."""
     of_dx, of_dweight = _cases(attempt.seed)
-    _is_pair(attempt, of_dx[0])
-    for_dx, for_dweight = (Attempt(_Part(attempt.answer, n), attempt.seed) for n in (0, 1))
-    runs = right_gradient(for_dx, of_dx, explain_rms_dx, "dx")
-    sums = right_gradient(for_dweight, of_dweight, _explain_sums, "dweight")
+    _is_pair(attempt, of_dx[4])
+    part = _Part(attempt.answer, 0)
+    runs = right_gradient(Attempt(part, attempt.seed), of_dx, explain_rms_dx, "dx")
+    sums = _graded_sums(attempt, of_dweight, runs, part.returned)
     attempt.held.append(f"dx and dweight right on {len(runs)} random inputs")
     no_atomics(attempt, of_dx[0])
+    computed_by_kernels(Attempt(part, attempt.seed), sums, launches=2)
+    computed_by_kernels(attempt, runs, launches=2)
     for name in ("x", "dy"):
         reads_once(attempt, runs, name)
-    for part, seen in ((for_dx, runs), (for_dweight, sums)):
-        computed_by_kernels(part, seen, launches=2)
     programs_as_told(attempt, runs)
 
     def ideal(case: Case) -> int:
@@ -85,7 +107,9 @@ def grade_one_pass(attempt: Attempt) -> None:
     )
     within_bytes(attempt, runs, ideal, what)
     enough_to_finish(attempt, runs)
-    for part, seen in ((for_dx, runs), (for_dweight, sums)):
-        masked_lanes_named(part, seen)
-    compiles(attempt, of_dx)
-    attempt.held.append("two launches of your own; x and dy are read 1.0 times")
+    for place, seen in enumerate((runs, sums)):
+        one = Attempt(_Part(attempt.answer, place), attempt.seed)
+        masked_lanes_named(one, [r for r in seen if r.case.x.shape[-1] == 17][:1])
+    attempt.held.append("no result depends on a masked lane that has no value")
+    rows, cols, name, programs = WIDEST
+    compiles(attempt, [rms_dx_case(random.Random(attempt.seed), rows, cols, name, (programs,))])
