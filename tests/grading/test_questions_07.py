@@ -177,7 +177,7 @@ def test_sum_parts_wrong(answer, message, means):
         (sums.dweight_with("first alone"), "should be", "partial sums of the first program alone"),
         (sums.dweight_with("no zeros"), "(3, 40)", "A program without one has partial sums"),
         (sums.dweight_with("half"), "in bf16", "before they are multiplied"),
-        (sums.dweight_with("beyond"), "index", ""),
+        (sums.dweight_with("beyond"), "index", "no program has a row beyond the last"),
         (sums.dweight_with("atomic"), "uses an atomic", "in any order"),
         (sums.dweight_with("twice"), "x is read 2.0 times", "Each load asks memory again"),
         (sums.dweight_with("each row"), "the call says programs = 4", "so many rows of partial"),

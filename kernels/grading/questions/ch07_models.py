@@ -16,6 +16,10 @@ from kernels.registry import DTYPES, Tolerance
 
 EPS = 1e-5
 OUTSIDE = "Columns beyond the row need a mask in each load and in the store: cols < n_cols."
+OUTSIDE_OF_SHARE = (
+    f"{OUTSIDE} And no program has a row beyond the last: its rows end at "
+    "tl.minimum(first + rows_each, n_rows)."
+)
 PLAN: tuple[tuple[int, int, str], ...] = (
     (4, 64, "fp32 fp16 bf16"),
     (3, 17, "fp32 fp16"),

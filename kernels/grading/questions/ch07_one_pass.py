@@ -25,6 +25,7 @@ from kernels.grading.questions.ch02_add_norm import _Part
 from kernels.grading.questions.ch03_models import Tensor, masked_lanes_named, recognised
 from kernels.grading.questions.ch07_dx import explain_rms_dx, rms_dx_case
 from kernels.grading.questions.ch07_models import (
+    OUTSIDE_OF_SHARE,
     enough_to_finish,
     no_atomics,
     programs_as_told,
@@ -75,7 +76,7 @@ def _graded_sums(
         if wrong:
             # Once more by itself, for all that is told of a wrong output.
             part = Attempt(_Part(attempt.answer, 1), attempt.seed)
-            return right_gradient(part, cases, _explain_sums, "dweight")
+            return right_gradient(part, cases, _explain_sums, "dweight", OUTSIDE_OF_SHARE)
         copies = replace(case, tensors=r.case.tensors)
         sums.append(replace(r, case=copies, output=dweight))
     return sums
@@ -86,7 +87,9 @@ def grade_one_pass(attempt: Attempt) -> None:
     of_dx, of_dweight = _cases(attempt.seed)
     _is_pair(attempt, of_dx[4])
     part = _Part(attempt.answer, 0)
-    runs = right_gradient(Attempt(part, attempt.seed), of_dx, explain_rms_dx, "dx")
+    runs = right_gradient(
+        Attempt(part, attempt.seed), of_dx, explain_rms_dx, "dx", OUTSIDE_OF_SHARE
+    )
     sums = _graded_sums(attempt, of_dweight, runs, part.returned)
     attempt.held.append(f"dx and dweight right on {len(runs)} random inputs")
     no_atomics(attempt, of_dx[0])

@@ -20,6 +20,7 @@ from kernels.grading.questions.ch03_models import (
     recognised,
 )
 from kernels.grading.questions.ch07_models import (
+    OUTSIDE_OF_SHARE,
     enough_to_finish,
     no_atomics,
     norm_inputs,
@@ -214,7 +215,7 @@ def grade_dweight(attempt: Attempt) -> None:
     """Grade `weight_gradient(x, dy, inv_rms, programs)`: dweight (N,) in fp32, in two launches."""
     rng, plan = dweight_plan(attempt.seed)
     cases = [_dweight_case(rng, *call) for call in plan]
-    runs = right_gradient(attempt, cases, explain_dweight, "dweight")
+    runs = right_gradient(attempt, cases, explain_dweight, "dweight", OUTSIDE_OF_SHARE)
     # An atomic is the more telling fault where the launches are also too few or too many.
     no_atomics(attempt, cases[0])
     computed_by_kernels(attempt, runs, launches=2)
