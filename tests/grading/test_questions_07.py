@@ -182,6 +182,7 @@ def test_sum_parts_wrong(answer, message, means):
         (sums.dweight_with("twice"), "x is read 2.0 times", "Each load asks memory again"),
         (sums.dweight_with("each row"), "the call says programs = 4", "so many rows of partial"),
         (sums.dweight_with("a program a row"), "runs 8 programs on", "share them"),
+        (sums.dweight_by_half_the_programs, "runs 2 programs on", "a part of it idles"),
         (sums.finished_by_one_program, "64 columns a program at most", "take longer"),
         (sums.dweight_by_pytorch, "launched no Triton kernel", "a kernel of yours"),
     ],
@@ -214,7 +215,7 @@ def test_one_pass_wrong(answer, message, means):
     ("answer", "message", "means"),
     [
         (sums.design_without_passes, "says 'partial sums'", "x and dy are read by both"),
-        (lambda ledger: ("two passes", 0), "says 'two passes'", "reads what it writes"),
+        (lambda ledger: ("second reading", 0), "says 'second reading'", "reads what it writes"),
         (sums.design_with(sums.priced_by_distinct_bytes), "what the atomics ask for", "distinct"),
         (sums.design_with(sums.priced_by_writes), "read and written", "or the writes alone"),
         (
@@ -269,7 +270,7 @@ def test_prices_are_those_of_the_page(itemsize, sums_first):
     prices = {d: price(d, ledger) for d, ledger in ledgers.items()}
     assert prices["atomics"] == prices["partial sums"] == 8 * programs * cols
     # Each of the two programs reads inv_rms.
-    assert prices["two passes"] == 2 * rows * cols * itemsize + 2 * 4 * rows
+    assert prices["second reading"] == 2 * rows * cols * itemsize + 2 * 4 * rows
     for ledger in ledgers.values():
         told = [step.name for step in ledger] + [t.tensor for step in ledger for t in step.tensors]
         assert not [name for name in told if "sum" in name or "part" in name or "dweight" in name]

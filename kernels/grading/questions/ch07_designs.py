@@ -15,7 +15,7 @@ from kernels.grading.questions.ch01_answers import same as equal
 from kernels.lab import traffic
 from kernels.lab.ledger import Ledger, Step, TensorTraffic
 
-DESIGNS = ("atomics", "two passes", "partial sums")
+DESIGNS = ("atomics", "second reading", "partial sums")
 
 
 @triton.jit
@@ -101,7 +101,7 @@ def _launch(
             x, dy, inv_rms, dweight, rows, cols, BLOCK_ROWS=8, BLOCK_COLS=32
         )
 
-    if design == "two passes" and sums_first:
+    if design == "second reading" and sums_first:
         columns()
     rows_kernel[(programs,)](
         *(x, dy, weight, inv_rms, dx, parts, rows, cols),
@@ -109,7 +109,7 @@ def _launch(
         SUMS=design == "partial sums",
         BLOCK=block,
     )
-    if design == "two passes" and not sums_first:
+    if design == "second reading" and not sums_first:
         columns()
     if design == "partial sums":
         finish_kernel[(triton.cdiv(cols, 32),)](parts, dweight, programs, cols, BLOCK=32)
@@ -157,7 +157,7 @@ def _buffers(ledger: Ledger) -> list[TensorTraffic]:
 
 def price(design: str, ledger: Ledger) -> int:
     """Return the bytes that a design asks for on account of dweight, its one store left out."""
-    if design == "two passes":
+    if design == "second reading":
         (other,) = (step for step in ledger if step is not _pass_of_dx(ledger))
         return sum(tensor.read_requested for tensor in other.tensors)
     buffers = _buffers(ledger)
@@ -167,13 +167,13 @@ def price(design: str, ledger: Ledger) -> int:
 _TELLS = {
     "atomics": "There is one launch, and it reads what it writes: a buffer with read_unique and "
     "write_unique in one step. An atomic add is a read and a write.",
-    "two passes": "x and dy are read by both launches.",
+    "second reading": "x and dy are read by both launches.",
     "partial sums": "A buffer is written by the first launch and read by the second, and x is read "
     "by one launch alone.",
 }
 _PRICE = {
     "atomics": "what the atomics ask for at the buffer, read and written",
-    "two passes": "what the launch without dx asks to read",
+    "second reading": "what the launch without dx asks to read",
     "partial sums": "what is asked for at the partial sums, written and read",
 }
 
@@ -183,7 +183,7 @@ def _means(design: str, ledger: Ledger, told: float) -> str:
     distinct = sum(t.unique for t in buffers)
     asked_read = sum(t.read_requested for t in buffers)
     asked_write = sum(t.write_requested for t in buffers)
-    if design == "two passes":
+    if design == "second reading":
         (other,) = (step for step in ledger if step is not _pass_of_dx(ledger))
         second = other.tensor("x").read_requested + other.tensor("dy").read_requested
         if equal(told, second):

@@ -95,18 +95,29 @@ def no_atomics(attempt: Attempt, case: Case) -> None:
 
 
 def programs_as_told(attempt: Attempt, runs: Sequence[Run]) -> None:
-    """`Wrong` unless the first launch has as many programs as the call's last option says."""
+    """`Wrong` unless the first launch has the programs that the call's last option allows.
+
+    Programs that have no row may be left out: rows are shared out whole.
+    """
     for r in runs:
-        first, told = r.launches.seen[0], r.case.options[-1]
+        first, told, rows = r.launches.seen[0], r.case.options[-1], len(r.case.x)
         count = math.prod(first.grid)
-        if count != told:
+        least = math.ceil(rows / math.ceil(rows / told))
+        if count > told:
             raise Wrong(
                 f"{first.name}, the first launch, runs {count} programs on {r.case}; the call says "
                 f"programs = {told}.",
                 "However many rows there are, so many programs share them, and so many rows of "
                 "partial sums there are.",
             )
-    attempt.held.append("the first launch has as many programs as the call says")
+        if count < least:
+            raise Wrong(
+                f"{first.name}, the first launch, runs {count} program{'s' * (count != 1)} on "
+                f"{r.case}; the call says programs = {told}, and {least} of them can have rows.",
+                "The caller asks for as many programs as the card runs at once. With fewer, a part "
+                "of it idles.",
+            )
+    attempt.held.append("as many programs share the rows as the call says")
 
 
 def enough_to_finish(attempt: Attempt, runs: Sequence[Run]) -> None:
