@@ -142,9 +142,9 @@ def _experiments(patient: Patient) -> str:
 
 
 def grade_illness(attempt: Attempt) -> None:
-    """Grade `illness(examine)` on each patient twice, in random order."""
+    """Grade `illness(examine)` on each patient, and on some of them once more."""
     rng = random.Random(attempt.seed)
-    beds = [*ILLNESSES, *rng.sample(ILLNESSES, len(ILLNESSES))]
+    beds = [*ILLNESSES, *rng.sample(ILLNESSES, 3)]
     said: list[str] = []
     for right in beds:
         patient = Patient(right, rng.getrandbits(31))

@@ -41,8 +41,8 @@ def _floor_us(row: Row) -> float:
     return row.copy_us * max(row.bytes_dram / row.bytes_ideal, 1.0)
 
 
-def _made(wanted: str, rng: random.Random) -> Row:
-    """A row that waits for `wanted`; what doesn't decide is drawn so that it misleads."""
+def _made(wanted: str, rng: random.Random, number: int) -> Row:
+    """The row of this number that waits for `wanted`; what doesn't decide misleads by turns."""
 
     def like() -> float:
         return rng.uniform(1.0, 1.12)
@@ -53,13 +53,14 @@ def _made(wanted: str, rng: random.Random) -> Row:
     rows, cols = 2 ** rng.randrange(9, 15), 2 ** rng.randrange(9, 14)
     ideal = 2 * rows * cols * 2 + 2 * cols
     copy = 1.5 + ideal / rng.uniform(0.25e6, 3.0e6)
-    extra = far() if wanted == "extra bytes" else rng.choice((rng.uniform(0.45, 1.0), like()))
+    cached = rng.uniform(0.45, 0.6)
+    extra = far() if wanted == "extra bytes" else (cached, like())[number % 2]
     slow = far() if wanted == "neither" else like()
     if wanted == "launch":
         # Slow on the device or with bytes to spare: the next call is late all the same.
-        extra, slow = rng.choice(((1.0, far()), (far(), like()), (like(), like())))
+        extra, slow = ((1.0, far()), (far(), like()), (cached, like()))[number % 3]
     elif wanted == "neither":
-        extra = rng.choice((0.6, like(), far()))
+        extra = (cached, like(), far())[number % 3]
     dram = round(ideal * extra)
     graph = copy * max(dram / ideal, 1.0) * slow
     host = graph * (far() if wanted == "launch" else rng.uniform(1.0, 1.15))
@@ -115,7 +116,7 @@ def _means(rows: list[Row], said: list[str], right: str) -> str:
 def grade_limit(attempt: Attempt) -> None:
     """Grade `limit(row)` on five rows of every kind, in random order."""
     rng = random.Random(attempt.seed)
-    made = [(wanted, _made(wanted, rng)) for wanted in LIMITS for _ in range(5)]
+    made = [(wanted, _made(wanted, rng, n)) for wanted in LIMITS for n in range(5)]
     rng.shuffle(made)
     said = []
     for _, row in made:

@@ -16,7 +16,6 @@ from kernels.grading.checks import (
     right_everywhere,
     within_bytes,
 )
-from kernels.grading.compare import relative_error
 from kernels.grading.hardware import compiles, enough_programs
 from kernels.grading.question import Attempt
 from kernels.grading.questions.ch02_add_norm import _graded_h, _is_pair, _Part, _reads_no_h
@@ -77,25 +76,8 @@ def _models(case: Case) -> Iterator[tuple[str, Tensor]]:
     yield from faulty_rms(h, weight, eps)
 
 
-def _rounded_first(runs: list[Run]) -> str:
-    """Whether sums in 16 bits explain the wrong runs, whose error the dtype bounds closely."""
-    for r in runs:
-        if r.fault is None or not r.wrong.numel():
-            continue
-        x, residual, weight = r.case.tensors.values()
-        rounded = (x.float() + residual).to(x.dtype)
-        model = rms_normalised(rounded, weight, r.case.options[0])
-        off = relative_error(r.output, r.case.reference)
-        if relative_error(r.output, model) <= off / 2:
-            return (
-                "y is the RMSNorm of a sum in 16 bits. h is fp32, and y belongs to that h: add in "
-                "fp32, and convert nothing before the store of y."
-            )
-    return ""
-
-
 def _explain_y(runs: list[Run]) -> str:
-    return recognised(runs, _models) or _rounded_first(runs)
+    return recognised(runs, _models)
 
 
 def grade_add_rms_norm(attempt: Attempt) -> None:

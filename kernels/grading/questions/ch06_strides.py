@@ -54,10 +54,10 @@ def _cases(seed: int) -> list[Case]:
     cases = [
         _case(rng, shape, name, order)
         for order, name in zip(_ORDERS, ("fp32", "fp16", "bf16") * 2, strict=True)
-        for shape in ((2, 3, 5, 64), (3, 4, 2, 17))
+        for shape in ((2, 3, 2, 64), (1, 2, 3, 17))
     ]
     for order in _ORDERS[:3]:
-        shape = (2, rng.randrange(2, 4), rng.randrange(2, 6), rng.randrange(65, 300))
+        shape = (2, 1, rng.randrange(3, 5), rng.randrange(65, 300))
         cases.append(_case(rng, shape, "fp32", order))
     cases.append(_case(rng, (2, 2, 3, 100), "fp32", (0, 2, 1), 0.5))
     cases.append(_case(rng, (1, 2, 6, 1), "fp32", (0, 1, 2), 1e-3))
@@ -69,15 +69,9 @@ def _models(case: Case) -> Iterator[tuple[str, Tensor]]:
     (eps,) = case.options
     contiguous = torch.empty(x.shape).stride()
     yield (
-        "x is read as if its memory were contiguous. Take its strides along to the kernel.",
+        "The rows come in the order in which they lie in memory: x is read as if it were "
+        "contiguous, or y is stored with the strides of x. x has strides of its own, y has not.",
         reference(x.as_strided(x.shape, contiguous), weight, bias, eps),
-    )
-    yield (
-        "y is stored in the order of the memory of x. It is contiguous: row r begins at r · cols.",
-        case.reference.new_empty(x.shape)
-        .as_strided(x.shape, x.stride())
-        .copy_(case.reference)
-        .as_strided(x.shape, contiguous),
     )
     for order in _ORDERS[1:]:
         yield (
@@ -88,7 +82,12 @@ def _models(case: Case) -> Iterator[tuple[str, Tensor]]:
 
 
 def _explain(runs: list[Run]) -> str:
-    return recognised(runs, _models) or explain_layer_norm(runs)
+    if told := recognised(runs, _models) or explain_layer_norm(runs):
+        return told
+    failed = [r for r in runs if r.fault is not None]
+    if failed and all(r.case.trait for r in failed):
+        return "It is right where x is contiguous: look at what becomes of the strides."
+    return ""
 
 
 def _no_copy(attempt: Attempt, runs: list[Run]) -> None:
