@@ -17,7 +17,8 @@ from kernels.ops import _norm_forward, add_layernorm, layernorm, rmsnorm, softma
 from tests.book.test_notebooks import ROOT
 
 CHAPTER = "06_fused_norms_in_triton.ipynb"
-TALL, WIDE, LARGE, SMALL = (65536, 1024), (8192, 16384), (16384, 8192), (512, 1024)
+SMALL, MIDDLE, LARGE = (512, 1024), (4096, 4096), (16384, 8192)
+WIDE, TALL = (8192, 16384), (65536, 1024)
 
 
 def sources():
@@ -157,8 +158,8 @@ def row(suite):
 
 @pytest.fixture(scope="module")
 def profiled(suite):
-    def of(variant, shape, dtype="bf16"):
-        key = ("layernorm", variant, f"{shape[0]}x{shape[1]}", dtype, "fwd")
+    def of(variant, shape, dtype="bf16", op="layernorm"):
+        key = (op, variant, f"{shape[0]}x{shape[1]}", dtype, "fwd")
         for cell in suite.provenance["profile"]["cells"]:
             told = (cell["op"], cell["variant"], cell["shape"], cell["dtype"])
             if (*told, cell.get("pass_", "fwd")) == key:
@@ -177,12 +178,61 @@ def test_fused_keeps_up_with_the_copy_at_every_large_shape(row):
         assert row("torch", shape).time_us_p50 > 1.4 * copy_us
 
 
-def test_torch_alone_reads_x_twice_at_wide_rows(row):
+def test_torch_alone_reads_x_twice_at_wide_rows(row, profiled):
     for rows, cols in (LARGE, WIDE):
         x_bytes = rows * cols * 2
-        assert row("torch", (rows, cols)).bytes_dram_read > 1.8 * x_bytes
+        for op in ("layernorm", "rmsnorm"):
+            assert row("torch", (rows, cols), op=op).bytes_dram_read > 1.8 * x_bytes
         for variant in ("compile", "liger", "helion", "fused"):
             assert row(variant, (rows, cols)).bytes_dram_read < 1.05 * x_bytes
+    assert profiled("torch", WIDE)["name"] == profiled("torch", WIDE, op="rmsnorm")["name"]
+    assert row("torch", TALL).bytes_dram_read < 1.05 * TALL[0] * TALL[1] * 2
+    assert profiled("torch", TALL)["issue_pct"] > 80
+
+
+def test_three_loops_read_once_from_dram_and_lose_a_tenth_to_a_fifth(row):
+    for rows, cols in (TALL, MIDDLE, LARGE, WIDE):
+        loops = row("tutorial", (rows, cols))
+        assert loops.bytes_dram_read < 1.03 * rows * cols * 2
+        assert 1.08 < loops.time_us_p50 / row("fused", (rows, cols)).time_us_p50 < 1.23
+
+
+def test_equal_bytes_take_equal_time_and_twice_the_bytes_twice(row):
+    for shape in (LARGE, WIDE, TALL):
+        norm = row("fused", shape).time_us_p50
+        for op in ("rmsnorm", "softmax"):
+            assert row("fused", shape, op=op).time_us_p50 == pytest.approx(norm, rel=0.05)
+        both = row("fused", shape, op="add_layernorm").time_us_p50
+        assert both == pytest.approx(2 * norm, rel=0.05)
+    for shape in layernorm.OP.shapes[1:4]:
+        norm = row("fused", shape).time_us_p50
+        assert 1 < norm / row("fused", shape, op="softmax").time_us_p50 < 1.15
+
+
+def test_a_residual_and_a_norm_of_torch_take_six_quarters_and_fused_one_copy(row):
+    for shape in (LARGE, WIDE):
+        copy_us = row("copy", shape, op="add_layernorm").time_us_p50
+        assert row("torch", shape, op="add_layernorm").time_us_p50 / copy_us == pytest.approx(
+            6 / 4, rel=0.05
+        )
+        assert row("fused", shape, op="add_layernorm").time_us_p50 < 1.03 * copy_us
+
+
+def test_softmax_of_others_waits_or_runs_out_of_issue_slots(row, profiled):
+    torchs, compiled, ours = (
+        profiled(variant, LARGE, op="softmax") for variant in ("torch", "compile", "fused")
+    )
+    for kernel in (torchs, compiled, ours):
+        assert kernel["dram_read"] < 1.03 * LARGE[0] * LARGE[1] * 2
+    assert max(torchs["dram_pct"], torchs["issue_pct"], torchs["occupancy_pct"]) < 200 / 3
+    assert torchs["dram_pct"] < 100 / 3
+    assert torchs["occupancy_pct"] / 100 * 64 / 32 == pytest.approx(1, abs=0.05)
+    assert "Reg" in torchs["name"]
+    assert "prepare_softmax_online" in compiled["name"]
+    assert compiled["issue_pct"] > 80 > compiled["occupancy_pct"]
+    assert ours["dram_pct"] > 85
+    copy_us = row("copy", LARGE, op="softmax").time_us_p50
+    assert 2.5 < row("torch", LARGE, op="softmax").time_us_p50 / copy_us < 3
 
 
 def test_compile_loops_over_rows_of_4096_and_more(profiled):
@@ -192,9 +242,9 @@ def test_compile_loops_over_rows_of_4096_and_more(profiled):
 
 
 def test_what_counts_is_bytes_of_rows_under_way_and_two_rows_do_better_than_one(profiled):
-    def under_way(variant, shape, dtype="bf16"):
+    def under_way(variant, shape, dtype="bf16", op="layernorm"):
         """Rows at a time on a multiprocessor, their KB, and the share of DRAM's bandwidth."""
-        kernel = profiled(variant, shape, dtype)
+        kernel = profiled(variant, shape, dtype, op)
         rows = kernel["occupancy_pct"] / 100 * 64 / 16
         size = 4 if dtype == "fp32" else 2
         return rows, rows * shape[1] * size / 1e3, kernel["dram_pct"]
@@ -204,7 +254,9 @@ def test_what_counts_is_bytes_of_rows_under_way_and_two_rows_do_better_than_one(
     assert one[1] == pytest.approx(31, abs=2)
     assert one[0] < 1.1 < 1.7 < two[0]
     assert one[2] + 5 < two[2] < 82
-    enough = [under_way("fused", WIDE)]
+    assert under_way("fused", LARGE)[1] == pytest.approx(46, abs=2)
+    assert under_way("fused", LARGE)[2] > 84
+    enough = [under_way("fused", WIDE), under_way("liger", WIDE, op="rmsnorm")]
     enough += [under_way(variant, WIDE, "fp32") for variant in ("fused", "liger")]
     for _, kilobytes, dram in enough:
         assert kilobytes == pytest.approx(62, abs=4)
@@ -217,6 +269,30 @@ def test_small_norms_are_fast_in_a_graph_and_slow_from_python(row):
         slow = row(variant, SMALL, timing="host").time_us_p50
         assert slow > 1.3 * row("torch", SMALL, timing="host").time_us_p50
         assert slow > 3 * row(variant, SMALL).time_us_p50
+
+
+def test_one_launch_pays_in_a_graph_and_from_python_only_against_eager(row):
+    def both(variant):
+        graph, host = (
+            row(variant, SMALL, op="add_layernorm", timing=timing) for timing in ("graph", "host")
+        )
+        return graph.launches, graph.time_us_p50, host.time_us_p50
+
+    eager, torchs, ours = (both(variant) for variant in ("eager", "torch", "fused"))
+    assert [launches for launches, _, _ in (eager, torchs, ours)] == [12, 2, 1]
+    assert 0.5 < ours[1] / torchs[1] < 0.6
+    assert torchs[2] < ours[2] < 0.7 * eager[2]
+    assert ours[2] > row("fused", SMALL, timing="host").time_us_p50  # more arguments
+
+
+def test_the_notes_claims_come_out_as_the_page_says(row):
+    def factor(op, shape, dtype, base):
+        base_us, own_us = (row(v, shape, dtype, op).time_us_p50 for v in (base, "fused"))
+        return base_us / own_us
+
+    assert factor("rmsnorm", (4096, 8192), "fp16", "eager") > 10
+    assert factor("rmsnorm", (4096, 8192), "fp16", "torch") == pytest.approx(1.5, rel=0.1)
+    assert 1.2 < factor("layernorm", MIDDLE, "fp32", "torch") < 1.5
 
 
 def test_the_notebook_runs_and_its_counts_are_as_told():
@@ -247,7 +323,8 @@ def test_the_notebook_runs_and_its_counts_are_as_told():
         (65536, "bf16", 32),
         (65536, "fp32", 32),
     }
-    assert "| `norm_row` | 32768 | 32 | 9.0 | 64 | 0 |" in told["registers-edge"]
+    assert "| 16384 | 16 | 90 | 0 |" in told["registers-edge"]
+    assert "| 32768 | 32 | 64 | 16 |" in told["registers-edge"]
     # Loads of x, weight and bias: 16 numbers a thread are 2 wide ones each, or 16.
     assert "| 4096 | `layer_norm_row` | 6 | 6 |" in told["loads-count"]
     assert "| 5000 | `layer_norm_row` | 48 | 0 |" in told["loads-count"]
@@ -256,3 +333,7 @@ def test_the_notebook_runs_and_its_counts_are_as_told():
     assert "row, 16 warps" in told["tune"]
     assert "tiles of 8192, 8 warps" in told["tune"]
     assert "(9, 0): ((256, 1)" in told["tune-table"]
+    assert len(re.findall(r"\| 1\.00 \|", told["loops-measured"])) == 4
+    assert told["peers-softmax-table"].count("| 1.00 |") == 3
+    assert "at most 33 bytes a number" in told["claims"]
+    assert "| 10.0 times, eager in fp32 |" in told["claims"]
