@@ -77,11 +77,12 @@ def _moments(case: Case) -> Iterator[tuple[str, Tensor]]:
                 made(torch.as_tensor(within)),
             )
             of_tiles = torch.stack([t.mean(-1, keepdim=True) for t in tiles]).mean(0)
-            yield (
-                "The tiles' means are averaged as if all tiles had as many elements: the last one "
-                "may have fewer.",
-                made(((x - of_tiles) ** 2).sum(-1, keepdim=True), of_tiles),
-            )
+            for about in (squares, ((x - of_tiles) ** 2).sum(-1, keepdim=True), within):
+                yield (
+                    "The tiles' means are averaged as if all tiles had as many elements: the last "
+                    "one may have fewer.",
+                    made(torch.as_tensor(about), of_tiles),
+                )
         if block > n or n % block:
             yield (
                 "Masked lanes enter a sum of squares. They load 0, so x - mean is -mean there: "
