@@ -46,17 +46,26 @@ def norm_row(
     GROUP: tl.constexpr,
     BLOCK_COLS: tl.constexpr,
     WIDE_OFFSETS: tl.constexpr,
+    NESTED: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     # One program a row. The row is loaded once and stays in registers: that is the fusion.
     # Strides come in groups of GROUP elements: so the compiler knows what divides every address,
     # and a row of 5000 is loaded 16 bytes at a time like one of 8192.
     n_cols = n_groups * GROUP
     row = tl.program_id(0).to(tl.int64)
-    x_row = (row // n_inner * x_outer_stride + row % n_inner * x_inner_stride) * GROUP
+    x_row = row * x_inner_stride * GROUP
+    if NESTED:  # a division of 64 bits, on the way to the first load: only where it is needed
+        x_row = (row // n_inner * x_outer_stride + row % n_inner * x_inner_stride) * GROUP
     cols = tl.arange(0, BLOCK_COLS)
     mask = cols < n_cols
     x_cols = (cols.to(tl.int64) if WIDE_OFFSETS else cols) * x_col_stride
     x = tl.load(x_ptr + x_row + x_cols, mask=mask, other=0.0).to(tl.float32)
+    if EARLY:  # under way together with the row; later they would be waited for once more
+        if weight_ptr is not None:
+            weight = tl.load(weight_ptr + cols, mask=mask, other=0.0)
+        if bias_ptr is not None:
+            bias = tl.load(bias_ptr + cols, mask=mask, other=0.0)
     if residual_ptr is not None:
         x += tl.load(residual_ptr + x_row + x_cols, mask=mask, other=0.0).to(tl.float32)
         h = x.to(h_ptr.dtype.element_ty)
@@ -74,9 +83,13 @@ def norm_row(
         tl.store(inv_std_ptr + row, inv_std)
     y = x * inv_std
     if weight_ptr is not None:
-        y *= tl.load(weight_ptr + cols, mask=mask, other=0.0).to(tl.float32)
+        if not EARLY:
+            weight = tl.load(weight_ptr + cols, mask=mask, other=0.0)
+        y *= weight.to(tl.float32)
     if bias_ptr is not None:
-        y += tl.load(bias_ptr + cols, mask=mask, other=0.0).to(tl.float32)
+        if not EARLY:
+            bias = tl.load(bias_ptr + cols, mask=mask, other=0.0)
+        y += bias.to(tl.float32)
     tl.store(y_ptr + row * n_cols + cols, y.to(y_ptr.dtype.element_ty), mask=mask)
 
 
@@ -100,12 +113,15 @@ def norm_tiles(
     GROUP: tl.constexpr,
     BLOCK_COLS: tl.constexpr,
     WIDE_OFFSETS: tl.constexpr,
+    NESTED: tl.constexpr,
 ):
     # A row too wide for the registers: the state (count, mean, sum of squares) merges tile by
     # tile, and a second loop reads the row again to normalise it.
     n_cols = n_groups * GROUP
     row = tl.program_id(0).to(tl.int64)
-    x_row = (row // n_inner * x_outer_stride + row % n_inner * x_inner_stride) * GROUP
+    x_row = row * x_inner_stride * GROUP
+    if NESTED:
+        x_row = (row // n_inner * x_outer_stride + row % n_inner * x_inner_stride) * GROUP
     mean = 0.0
     squares = 0.0
     for start in range(0, n_cols, BLOCK_COLS):
@@ -173,6 +189,7 @@ CONFIGURATIONS: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {
 # H100, 4096×20001 bf16, µs: tiles of 8192, 8 warps: 283, 4: 280, tiles of 16384: 378, row: 485;
 #   fp32: 8: 316, 4: 343, tiles of 16384: 438, row: 643; 2048×50001 bf16: 8: 340, 4: 350
 RAGGED = (8192, 8)
+EARLY = 16  # elements of a row a thread, at most, for weight and bias to be loaded with them
 
 
 @functools.cache
@@ -191,7 +208,9 @@ def chosen(x: Tensor) -> tuple[int, int]:
         group = math.gcd(16, n_cols, *x.stride()[:-1])
         if x.stride(-1) != 1 or group * x.element_size() < 16:
             return RAGGED
-    return configuration(n_cols, capability(x.device))
+    block, num_warps = configuration(n_cols, capability(x.device))
+    # 32 numbers of 4 bytes a thread are too many for the 64 registers that 1024 threads have.
+    return (block, num_warps) if block * x.element_size() <= 65536 else (16384, 16)
 
 
 def forward(
@@ -226,7 +245,10 @@ def forward(
         residual = collapse_rows(residual)[0]
     block_cols, num_warps = configured or chosen(x)
     group = math.gcd(16, n_cols, outer_stride, inner_stride)
-    kernel = norm_row if n_cols <= block_cols else norm_tiles
+    held = n_cols <= block_cols
+    # Weight and bias are loaded early where a thread has registers for them.
+    early = block_cols <= EARLY * 32 * num_warps
+    kernel, more = (norm_row, {"EARLY": early}) if held else (norm_tiles, {})
     with device_guard(x):
         kernel[(rows,)](
             x,
@@ -247,6 +269,8 @@ def forward(
             GROUP=group,
             BLOCK_COLS=block_cols,
             WIDE_OFFSETS=(n_cols - 1) * x.stride(-1) >= 2**31,
+            NESTED=n_inner < rows,
+            **more,
             num_warps=num_warps,
         )
     return y, h, mean, inv_std

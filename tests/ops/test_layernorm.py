@@ -196,12 +196,14 @@ def test_no_launch_spills_on_any_card(capability):
             assert compiled.shared_bytes <= 48 * 1024
 
 
-def test_a_wide_row_takes_the_loop():
+def test_a_wide_row_takes_the_loop_and_one_in_32_bits_sooner():
     block, _ = _norm_forward.configuration(2**20, (9, 0))
     with recording() as launches:
-        layer_norm(torch.empty(1, block))
-        layer_norm(torch.empty(1, block + 1))
-    assert [launch.name for launch in launches] == ["norm_row", "norm_tiles"]
+        for n_cols, dtype in ((block, torch.float16), (block + 1, torch.float16)):
+            layer_norm(torch.empty(1, n_cols, dtype=dtype))
+        for n_cols in (block // 2, block):
+            layer_norm(torch.empty(1, n_cols))
+    assert [launch.name for launch in launches] == ["norm_row", "norm_tiles"] * 2
 
 
 def test_a_wide_row_that_cannot_be_loaded_16_bytes_at_a_time_takes_smaller_tiles():
