@@ -36,9 +36,9 @@ def fails(result: Result, *, message: str = "", means: str = "") -> None:
 @pytest.mark.parametrize("question", RIGHT)
 def test_right_answers_pass_in_less_than_five_seconds(question):
     taken = []
-    for answer in (*RIGHT[question], RIGHT[question][0]):
+    for answer, seed in zip(RIGHT[question], (None, 0, 1), strict=True):
         before = os.times()
-        result = check(question, answer, seed=1 if taken else None)
+        result = check(question, answer, seed=seed)
         after = os.times()
         # A check runs in a process of its own; other work on the machine doesn't count.
         taken.append(sum(after[:4]) - sum(before[:4]))
@@ -194,7 +194,7 @@ def test_dweight_wrong(answer, message, means):
 @pytest.mark.parametrize(
     ("answer", "message", "means"),
     [
-        (sums.three_launches, "made 3 launches", ""),
+        (sums.three_launches, "and 2 of them read x", "can make both"),
         (sums.one_pass_with("weighted"), "dweight[0] is", "and not of g · x_hat"),
         (sums.one_pass_with("no weight"), "dx[0, 0] is", "weight is left out"),
         (sums.one_pass_with("block"), "dx[0, 0] is", "divided by BLOCK"),

@@ -19,7 +19,7 @@ from kernels.grading.checks import (
 )
 from kernels.grading.compare import kind_fault, wrong_elements
 from kernels.grading.hardware import compiles
-from kernels.grading.question import Attempt, NotAnswered
+from kernels.grading.question import Attempt, NotAnswered, Wrong
 from kernels.grading.questions.ch01_answers import pair
 from kernels.grading.questions.ch02_add_norm import _Part
 from kernels.grading.questions.ch03_models import Tensor, masked_lanes_named, recognised
@@ -82,6 +82,21 @@ def _graded_sums(
     return sums
 
 
+def _read_again(attempt: Attempt, runs: list[Run]) -> None:
+    """`Wrong` if more than one launch reads x."""
+    for r in runs:
+        x = r.case.x
+        times = r.traffic(x).read_unique / (x.numel() * x.element_size())
+        if times > 1 and not r.operators:
+            kernels = ", ".join(launch.name for launch in r.launches)
+            raise Wrong(
+                f"{attempt.name} makes {len(r.launches)} launches ({kernels}) on {r.case}, and "
+                f"{times:.0f} of them read x.",
+                "dx and dweight need the same rows of x and dy. A program that has a row in "
+                "registers can make both: the row's dx, and its term of the sums.",
+            )
+
+
 def grade_one_pass(attempt: Attempt) -> None:
     """Grade `rms_norm_backward(x, dy, weight, inv_rms, programs)`: (dx, dweight), two launches."""
     of_dx, of_dweight = _cases(attempt.seed)
@@ -93,6 +108,7 @@ def grade_one_pass(attempt: Attempt) -> None:
     sums = _graded_sums(attempt, of_dweight, runs, part.returned)
     attempt.held.append(f"dx and dweight right on {len(runs)} random inputs")
     no_atomics(attempt, of_dx[0])
+    _read_again(attempt, runs)
     computed_by_kernels(Attempt(part, attempt.seed), sums, launches=2)
     computed_by_kernels(attempt, runs, launches=2)
     for name in ("x", "dy"):

@@ -142,7 +142,7 @@ def grade_bytes(attempt: Attempt) -> None:
     """Grade `backward_bytes(rows, cols, itemsize, programs)`: the bytes of (first, second)."""
     rng = random.Random(attempt.seed)
     calls = [
-        (rng.randrange(15, 25), rng.randrange(40, 60), itemsize, rng.randrange(5, 9))
+        (rng.randrange(9, 16), rng.randrange(40, 60), itemsize, rng.randrange(3, 8))
         for itemsize in (4, 2, 4, 2)
     ]
     # A program without a row still stores its sums, which are 0.
