@@ -110,15 +110,14 @@ def test_illness_wrong(answer, message, means):
 
 @pytest.mark.parametrize("illness", ILLNESSES)
 def test_each_patient_passes_the_weak_test_and_fails_a_better_one(illness):
-    for seed in range(3):
-        weak = Patient(illness, seed)(64, 64)
-        assert abs(weak.mean) < 1e-3
-        assert abs(weak.spread - 1) < 1e-3
+    weak = Patient(illness, 5)(64, 64)
+    assert abs(weak.mean) < 1e-3
+    assert abs(weak.spread - 1) < 1e-3
     better = [
         Patient(illness, 3)(*args)
         for args in ((8, 64), (8, 100), (8, 64, "fp32", 3000.0), (8, 100, "fp32", 3.0))
     ]
-    wide = Patient(illness, 3)(8, 8192, "fp16", 30.0)
+    wide = Patient(illness, 3)(4, 8192, "fp16", 30.0)
     assert all(trial.right for trial in (*better, wide)) == (illness == "healthy")
 
 
@@ -209,7 +208,7 @@ def test_softmax_wrong(answer, message, means):
         (o.order_with("plain"), "strides", "the order in which they lie in memory"),
         (o.order_with("heads inside"), "should be", "split in another order"),
         (o.order_with("as x"), "strides", "the order in which they lie in memory"),
-        (o.order_with("lanes"), "(1, 2, 3, 17)", "Masked lanes enter the variance"),
+        (o.order_with("lanes"), "(2, 2, 2, 17)", "Masked lanes enter the variance"),
         (o.order_with("as x", contiguous=False), "returned a tensor with strides", "empty_like"),
         (o.order_with("twice"), "x is read 2.0 times", "Each load asks memory again"),
         (lambda x, w, b, eps: o.order_with("")(x, w, b, 1e-5), "(2, 2, 3, 100)", "eps is not used"),

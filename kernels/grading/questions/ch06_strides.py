@@ -52,9 +52,10 @@ def _case(
 def _cases(seed: int) -> list[Case]:
     rng = random.Random(seed)
     cases = [
-        _case(rng, shape, name, order)
-        for order, name in zip(_ORDERS, ("fp32", "fp16", "bf16") * 2, strict=True)
-        for shape in ((2, 3, 2, 64), (1, 2, 3, 17))
+        _case(rng, (2, heads, 2, cols), name, order)
+        for order, name, heads, cols in zip(
+            _ORDERS, ("fp32", "fp16", "bf16") * 2, (3, 2) * 3, (64, 17) * 3, strict=True
+        )
     ]
     for order in _ORDERS[:3]:
         shape = (2, 1, rng.randrange(3, 5), rng.randrange(65, 300))

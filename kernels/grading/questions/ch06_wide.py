@@ -22,7 +22,7 @@ _PLAN: tuple[tuple[int, int, str], ...] = (
     (1, 1000, "fp32 fp16"),
     (2, 1, "fp32"),
     (1, 4096, "bf16"),
-    (1, 9001, "fp32 fp16"),
+    (1, 9001, "fp32"),
     (1, 40000, "fp32"),
 )
 
@@ -92,7 +92,9 @@ def _moments(case: Case) -> Iterator[tuple[str, Tensor]]:
 
 
 def _explain_moments(runs: list[Run]) -> str:
-    return recognised(runs, _moments)
+    # Far from 0 a tolerance is wide, and what two sums leave of a variance may equal any model.
+    near = [r for r in runs if not r.case.trait]
+    return recognised(near, _moments)
 
 
 def _moments_case(
