@@ -13,6 +13,7 @@ import torch
 from book.tools import build
 from kernels.lab import traffic
 from kernels.lab.data import recordings
+from kernels.launch import recording
 from kernels.ops import _norm_forward, add_layernorm, layernorm, rmsnorm, softmax
 from tests.book.test_notebooks import ROOT
 
@@ -137,6 +138,22 @@ def test_what_the_page_reads_off_the_tuners_results_stands_beside_the_table():
         (tiles,) = [time_us for name, time_us in found[shape].items() if "tiles" in name]
         rows = [time_us for name, time_us in found[shape].items() if "tiles" not in name]
         assert max(rows) < tiles < 1.06 * min(rows)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "n_cols", "kernel"),
+    [
+        (torch.bfloat16, 32768, "norm_row"),
+        (torch.bfloat16, 32784, "norm_tiles"),
+        (torch.float32, 16384, "norm_row"),
+        (torch.float32, 32768, "norm_tiles"),
+    ],
+)
+def test_where_the_package_goes_over_to_tiles(dtype, n_cols, kernel):
+    x, weight = torch.empty(2, n_cols, dtype=dtype), torch.empty(n_cols, dtype=dtype)
+    with recording() as launches:
+        layernorm.layer_norm(x, weight, weight)
+    assert [launch.name for launch in launches] == [kernel]
 
 
 # ------------------------------------------------------------------ what the page says of the data
