@@ -53,7 +53,7 @@ def upstream_by_parts(hidden, x_hat, weight):
 
 
 def upstream_by_cubes(hidden, x_hat, weight):
-    g = {"no mean": x_hat + x_hat**2, "no projection": x_hat**2 + 1}.get(hidden)
+    g = {"no mean": 5 * x_hat + x_hat**2, "no projection": x_hat**2 + 1}.get(hidden)
     if g is None:
         return (1 - x_hat) / (weight - 1)
     # One Gram-Schmidt step against the direction that has to go.
