@@ -137,7 +137,7 @@ def grade_any_order(attempt: Attempt) -> None:
 
 
 def _large(seed: int) -> Case:
-    case = _case(random.Random(seed), (8, 16, 1024, 128), "fp32", (0, 2, 1))
+    case = _case(random.Random(seed), (4, 8, 256, 2048), "fp32", (0, 2, 1))
     return replace(case, trait="heads inside positions")
 
 
