@@ -232,7 +232,10 @@ def heads_kernel(
         mask = (rows >= 0) & (cols < n_cols)
     if FAULT == "cols":
         mask = (rows < n_rows) & (cols >= 0)
-    x = tl.load(x_ptr + rows * n_cols + cols, mask=mask, other=0.0).to(tl.float32)
+    if FAULT == "no other":
+        x = tl.load(x_ptr + rows * n_cols + cols, mask=mask).to(tl.float32)
+    else:
+        x = tl.load(x_ptr + rows * n_cols + cols, mask=mask, other=0.0).to(tl.float32)
     squares = tl.sum(x * x, axis=1, keep_dims=True)
     if FAULT == "all":
         squares = tl.sum(squares, axis=0, keep_dims=True)

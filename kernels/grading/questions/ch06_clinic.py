@@ -107,7 +107,7 @@ def ward(seed: int) -> list[Patient]:
 
 _TELLS = {
     "low precision": "It is right in fp32 whatever the row. It fails where 16 bits have to hold a "
-    "large sum: many columns, and a mean that is not 0.",
+    "large sum: with a mean that is not 0, the more so with many columns.",
     "powers of two": "It fails on each width that is no power of two, on rows of mean 0 as well.",
     "missing mask": "It fails on a width that is no power of two, unless the mean is 0: the lanes "
     "beyond the row add mean² each, and that is nothing there.",

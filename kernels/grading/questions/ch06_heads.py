@@ -12,7 +12,13 @@ from kernels.grading.checks import Case, Run, computed_by_kernels, reads_once, w
 from kernels.grading.hardware import compiles, enough_programs
 from kernels.grading.question import Attempt, Wrong
 from kernels.grading.questions.ch02_rms_norm import rms_normalised
-from kernels.grading.questions.ch03_models import Tensor, drawn, recognised, right_or_told
+from kernels.grading.questions.ch03_models import (
+    Tensor,
+    drawn,
+    masked_lanes_named,
+    recognised,
+    right_or_told,
+)
 from kernels.grading.questions.ch06_models import faulty_rms, rms_near
 from kernels.grading.speed import Speed
 from kernels.registry import DTYPES
@@ -137,6 +143,7 @@ def grade_head_norm(attempt: Attempt) -> None:
         return -(-len(case.x) // _MOST)
 
     enough_programs(attempt, runs, least, f"one for every {_MOST} rows")
+    masked_lanes_named(attempt, runs)
     compiles(attempt, (r.case for r in runs))
 
 

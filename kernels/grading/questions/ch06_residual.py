@@ -20,7 +20,7 @@ from kernels.grading.hardware import compiles, enough_programs
 from kernels.grading.question import Attempt
 from kernels.grading.questions.ch02_add_norm import _graded_h, _is_pair, _Part, _reads_no_h
 from kernels.grading.questions.ch02_rms_norm import rms_normalised, row_groups
-from kernels.grading.questions.ch03_models import Tensor, drawn, recognised
+from kernels.grading.questions.ch03_models import Tensor, drawn, masked_lanes_named, recognised
 from kernels.grading.questions.ch06_models import faulty_rms, rms_near
 from kernels.registry import DTYPES, Tolerance
 
@@ -103,4 +103,7 @@ def grade_add_rms_norm(attempt: Attempt) -> None:
     what = "x, residual and weight read, y and h written"
     within_bytes(attempt, y_runs, ideal, what)
     enough_programs(attempt, y_runs, row_groups, "one for every four rows")
+    given = Attempt(part, attempt.seed)
+    masked_lanes_named(given, y_runs)
+    attempt.held += given.held
     compiles(attempt, of_y)

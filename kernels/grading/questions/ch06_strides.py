@@ -13,7 +13,12 @@ from kernels.grading.checks import Case, Run, computed_by_kernels, reads_once, w
 from kernels.grading.hardware import compiles, enough_programs
 from kernels.grading.question import Attempt, Wrong
 from kernels.grading.questions.ch02_layer_norm import explain_layer_norm, norm_tolerance
-from kernels.grading.questions.ch03_models import Tensor, recognised, right_or_told
+from kernels.grading.questions.ch03_models import (
+    Tensor,
+    masked_lanes_named,
+    recognised,
+    right_or_told,
+)
 from kernels.grading.speed import Speed
 from kernels.ops.layernorm import reference
 from kernels.registry import DTYPES
@@ -133,6 +138,7 @@ def grade_any_order(attempt: Attempt) -> None:
         return -(-case.x.numel() // case.x.shape[-1] // 4)
 
     enough_programs(attempt, runs, least, "one for every four rows")
+    masked_lanes_named(attempt, runs)
     compiles(attempt, (r.case for r in runs))
 
 

@@ -11,7 +11,13 @@ import torch
 from kernels.grading.checks import Case, Run, computed_by_kernels, within_bytes
 from kernels.grading.hardware import compiles
 from kernels.grading.question import Attempt, Wrong
-from kernels.grading.questions.ch03_models import Tensor, drawn, recognised, right_or_told
+from kernels.grading.questions.ch03_models import (
+    Tensor,
+    drawn,
+    masked_lanes_named,
+    recognised,
+    right_or_told,
+)
 from kernels.grading.questions.ch03_norms import normalised
 from kernels.grading.questions.ch06_models import OUTSIDE
 from kernels.registry import DTYPES, Tolerance
@@ -45,6 +51,7 @@ def _graded(attempt: Attempt, runs: list[Run], thrice: str) -> None:
     computed_by_kernels(attempt, runs, launches=1)
     _twice(attempt, runs, thrice)
     within_bytes(attempt, runs, lambda c: 2 * c.x.numel() * c.x.itemsize, "x read, y written")
+    masked_lanes_named(attempt, runs)
     compiles(attempt, (r.case for r in runs))
 
 
