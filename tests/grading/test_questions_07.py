@@ -134,7 +134,7 @@ def test_layer_norm_dx_wrong(answer, message, means):
         (s.rms_norm_dx_with("sum"), "should be", "not divided by the number of columns"),
         (s.rms_norm_dx_with("no factor"), "should be", "not multiplied by inv_rms"),
         (s.rms_norm_dx_with("one x_hat"), "should be", "x stands for x_hat in both places"),
-        (s.rms_norm_dx_with("half"), "in fp16", "It is right in fp32"),
+        (s.rms_norm_dx_with("half"), "in bf16", "It is right in fp32"),
         (s.rms_norm_dx_with("no other"), "masked lanes enter", "other=0.0"),
         (s.one_program_dx, "runs 1 program on", "most of them idle"),
         (s.rms_norm_dx_by_pytorch, "launched no Triton kernel", "a kernel of yours"),

@@ -21,11 +21,11 @@ OUTSIDE_OF_SHARE = (
     "tl.minimum(first + rows_each, n_rows)."
 )
 PLAN: tuple[tuple[int, int, str], ...] = (
-    (4, 64, "fp32 fp16 bf16"),
+    (4, 64, "fp32 bf16"),
     (3, 17, "fp32 fp16"),
     (5, 3, "fp32"),
-    (2, 1000, "bf16"),
-    (2, 4096, "fp32 fp16"),
+    (2, 1000, "fp16"),
+    (1, 4096, "fp32 fp16"),
 )
 
 

@@ -126,10 +126,10 @@ PARTS_SPEED = Speed(lambda seed: _parts_case(random.Random(seed), 264, 8192), 0.
 # (rows, columns, dtypes, programs): rows left over, fewer than programs, as many, one program.
 _PLAN: tuple[tuple[int, int, str, int], ...] = (
     (8, 64, "fp32", 4),
-    (11, 17, "fp32 bf16", 3),
+    (7, 17, "fp32 bf16", 3),
     (3, 40, "fp16", 5),
     (4, 3, "fp32", 4),
-    (7, 100, "fp16", 1),
+    (5, 100, "fp16", 1),
     (2, 1100, "fp32", 2),
 )
 # What is compiled, and not run: the interpreter takes seconds for so many finishing programs.
