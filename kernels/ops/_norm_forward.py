@@ -189,7 +189,11 @@ CONFIGURATIONS: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {
 # H100, 4096×20001 bf16, µs: tiles of 8192, 8 warps: 283, 4: 280, tiles of 16384: 378, row: 485;
 #   fp32: 8: 316, 4: 343, tiles of 16384: 438, row: 643; 2048×50001 bf16: 8: 340, 4: 350
 RAGGED = (8192, 8)
-EARLY = 16  # elements of a row a thread, at most, for weight and bias to be loaded with them
+# Up to this BLOCK_COLS weight and bias are loaded together with the row, not after its sums.
+# H100, bf16, µs, early / late: 2048×4096: 14.8 / 15.3, 4096×4096: 25.9 / 26.6, but 16384×8192:
+#   203.1 / 184.3: a thread needs 50 registers there, not 40, so 2 blocks of 16 warps fit an SM and
+#   not 3, and too few bytes are under way. In fp32 two are enough: 359.0 / 359.4.
+EARLY = 4096
 
 
 @functools.cache
@@ -246,9 +250,7 @@ def forward(
     block_cols, num_warps = configured or chosen(x)
     group = math.gcd(16, n_cols, outer_stride, inner_stride)
     held = n_cols <= block_cols
-    # Weight and bias are loaded early where a thread has registers for them.
-    early = block_cols <= EARLY * 32 * num_warps
-    kernel, more = (norm_row, {"EARLY": early}) if held else (norm_tiles, {})
+    kernel, more = (norm_row, {"EARLY": block_cols <= EARLY}) if held else (norm_tiles, {})
     with device_guard(x):
         kernel[(rows,)](
             x,

@@ -188,8 +188,8 @@ def layer_norm(
     names the argument, what it got and what it takes.
 
     A row of up to 16384 columns is read once, a wider one twice; on Hopper and B200 one of up to
-    32768 in 16 bits is read once too, if all rows start at multiples of 16 bytes. Leading dimensions that
-    don't collapse to two strides are copied first, which is one more launch.
+    32768 in 16 bits is read once too, if all rows start at multiples of 16 bytes. Leading
+    dimensions that don't collapse to two strides are copied first, which is one more launch.
     """
     check_norm(x, weight, bias)
     result: Tensor
