@@ -42,10 +42,15 @@ def assert_within(out, exact, tolerance, dtype):
     assert (out.double() - exact).abs().max() <= tolerance.largest * exact.abs().max()
 
 
-def assert_no_worse_than_torch(ours, torchs, exact):
-    """At most twice PyTorch's distance from the truth, and a rounding to the dtype beside it."""
+def assert_no_worse_than_torch(ours, torchs, exact, terms=None):
+    """At most twice PyTorch's distance from the truth, and a rounding to the dtype beside it.
+
+    Where a result is a small difference of large `terms`, a few roundings of those are in it.
+    """
     unit = torch.finfo(ours.dtype).eps / 2
     allowed = 2 * (torchs.double() - exact).norm() + unit * exact.norm()
+    if terms is not None:
+        allowed += 4 * torch.finfo(torch.float32).eps / 2 * terms.double().norm()
     assert (ours.double() - exact).norm() <= allowed
 
 
@@ -100,7 +105,7 @@ def test_every_layout_of_x_and_of_the_upstream_gradient(name, x, dtype, kernel):
     assert dx.dtype == dtype
     exact = y.double() * (dy.double() - (dy.double() * y.double()).sum(-1, keepdim=True))
     torchs = torch.ops.aten._softmax_backward_data(dy.contiguous(), y, -1, dtype)
-    assert_no_worse_than_torch(dx, torchs, exact)
+    assert_no_worse_than_torch(dx, torchs, exact, terms=y * dy)
 
 
 @pytest.mark.parametrize(("name", "x"), list(layouts()), ids=[name for name, _ in layouts()])
