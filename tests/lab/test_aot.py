@@ -21,16 +21,22 @@ from kernels.registry import Variant, dtype_name, get, shape_name
 LAYERNORM = get("layernorm")
 
 
+# These run LayerNorm's kernel in LayerNorm's configurations: three cards for each are enough here.
+# `python -m kernels.lab aot` compiles them for all.
+LIKE_LAYERNORM = ("rmsnorm", "add_layernorm", "add_rmsnorm")
+
+
 @pytest.mark.parametrize("op", registry.ops(), ids=lambda op: op.name)
 def test_no_default_configuration_spills_on_any_card(op):
-    built = aot.build(op)
+    cards = (75, 90, 120) if op.name in LIKE_LAYERNORM else aot.TARGETS
+    built = aot.build(op, cards)
     assert [b.fault for b in built if b.fault] == []
     wanted = {
         (variant.name, dtype_name(dtype), target, shape_name(shape))
         for variant in op.variants.values()
         if variant.counted in ("triton", "cuda")
         for dtype in op.dtypes
-        for target in aot.TARGETS
+        for target in cards
         for shape in op.shapes
         if (dtype, target) != (torch.bfloat16, 75)
     }
