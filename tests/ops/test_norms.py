@@ -73,7 +73,9 @@ def test_every_width_and_dtype(name, width, dtype):
         ("rmsnorm", torch.float16), ("layernorm", torch.float16), ("add_rmsnorm", torch.float32)
     }:  # fmt: skip
         pytest.skip("the other wide rows are enough")
-    compare(name, make(name, 2 if width == "wide" else 7, WIDTHS[width], dtype), dtype)
+    given = make(name, 2 if width == "wide" else 7, WIDTHS[width], dtype)
+    # A row of one number is ±1 after a norm, whatever it was: with a small eps its dx cancels.
+    compare(name, given, dtype, eps=1e-5 if WIDTHS[width] > 100 else 1.0)
 
 
 @pytest.mark.parametrize(("layout", "x"), list(layouts()), ids=[name for name, _ in layouts()])
