@@ -186,7 +186,7 @@ def test_no_rows_give_no_rows_and_zero_gradients_of_parameters(name):
     assert torch.equal(given["weight"].grad, torch.zeros(8))
 
 
-@pytest.mark.parametrize("width", [3, 1536])
+@pytest.mark.parametrize("width", [1000, 1536])
 def test_a_large_mean_cancels_neither_forward_nor_back(width):
     x = (1e3 + 1e-3 * torch.randn(4, width, dtype=torch.float64)).float()
     dy = torch.randn(4, width)
