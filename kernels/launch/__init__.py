@@ -4,7 +4,7 @@ from kernels.launch.arena import Access
 from kernels.launch.errors import KernelError, LaunchError
 from kernels.launch.hook import install
 from kernels.launch.launches import Launch, Launches, interpreting, recording
-from kernels.launch.target import assume_capability, capability, multiprocessors
+from kernels.launch.target import assume_capability, capability, for_card, multiprocessors
 
 __all__ = [
     "Access",
@@ -14,6 +14,7 @@ __all__ = [
     "Launches",
     "assume_capability",
     "capability",
+    "for_card",
     "install",
     "interpreting",
     "multiprocessors",

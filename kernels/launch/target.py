@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
 
 import torch
 
 # A CPU tensor is interpreted or recorded, not timed: it gets the configuration of this one.
 _WITHOUT_GPU = (9, 0)
 _SMS_WITHOUT_GPU = 132  # an H100's, in its SXM form
+
+T = TypeVar("T")
 
 _assumed: tuple[int, int] | None = None
 
@@ -33,6 +36,15 @@ def assume_capability(capability: int) -> Iterator[None]:
 def capability(device: torch.device) -> tuple[int, int]:
     """Return the capability to choose for: the assumed one, else the device's, as (7, 5)."""
     return _own(device) if _assumed is None else _assumed
+
+
+def for_card(table: Mapping[tuple[int, int], T], capability: tuple[int, int]) -> T:
+    """Return a card's entry of a table by capability, or that of the nearest older card.
+
+    A card older than all of the table takes the oldest entry.
+    """
+    known = [card for card in table if card <= capability]
+    return table[max(known, default=min(table))]
 
 
 @functools.cache

@@ -8,12 +8,11 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import triton
 
-from kernels.launch import capability, multiprocessors
+from kernels.launch import capability, for_card, multiprocessors
 from kernels.ops._layout import device_guard, one_row_stride
 from kernels.ops._norm_backward_kernels import (
     norm_backward_columns,
@@ -60,11 +59,6 @@ COLUMNS = (8, 512, 8)  # BLOCK_ROWS, BLOCK_COLS and num_warps of `norm_backward_
 FINISH = (32, 32, 4)  # the same of `sum_partials`
 
 
-def _of_card(table: dict[tuple[int, int], Any], capability: tuple[int, int]) -> Any:
-    known = [card for card in table if card <= capability]
-    return table[max(known, default=min(table))]
-
-
 @functools.cache
 def configuration(
     shape: tuple[int, int], itemsize: int, n_read: int, capability: tuple[int, int], sms: int
@@ -79,12 +73,12 @@ def configuration(
         return None
     if block > WIDEST_IN_ANY_CASE and (n_read == 3 or not (8, 0) <= capability < (10, 0)):
         return None
-    tile, num_warps, per_sm, stages = _of_card(CONFIGURATIONS, capability)
+    tile, num_warps, per_sm, stages = for_card(CONFIGURATIONS, capability)
     # Few rows are spread over the SMs rather than put into whole tiles.
     block_rows = max(1, min(tile // block, triton.next_power_of_2(-(-rows // sms))))
     num_warps = max(1, num_warps * block_rows * block // tile)
     tile_bytes = n_read * block_rows * block * itemsize
-    fitting = 1 + (_of_card(_SHARED, capability) // per_sm - 4096) // tile_bytes
+    fitting = 1 + (for_card(_SHARED, capability) // per_sm - 4096) // tile_bytes
     return Configuration(block_rows, num_warps, per_sm, max(1, min(stages, fitting)))
 
 

@@ -19,7 +19,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.launch import capability
+from kernels.launch import capability, for_card
 from kernels.ops._layout import collapse_rows, device_guard
 from kernels.registry import Shape
 
@@ -199,8 +199,7 @@ EARLY = 4096
 @functools.cache
 def configuration(n_cols: int, capability: tuple[int, int]) -> tuple[int, int]:
     """Return (BLOCK_COLS, num_warps) for a row of `n_cols` on a card of `capability`."""
-    known = [card for card in CONFIGURATIONS if card <= capability]
-    table = CONFIGURATIONS[max(known, default=min(CONFIGURATIONS))]
+    table = for_card(CONFIGURATIONS, capability)
     block = min(triton.next_power_of_2(n_cols), table[-1][0])
     return block, next(warps for largest, warps in table if block <= largest)
 

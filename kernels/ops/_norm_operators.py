@@ -32,6 +32,18 @@ def define(schema: str, launch: Any, fake: Any) -> Any:
     return getattr(torch.ops.fusing_kernels, name).default
 
 
+def refuse_second_derivative(operator: str, whose: str, instead: str) -> None:
+    """Let a derivative of a backward operator raise NotImplementedError with one sentence."""
+
+    def refuse(_ctx: Any, *_: Any) -> Any:
+        raise NotImplementedError(
+            f"{whose} no second derivative here: call backward() or grad() without "
+            f"create_graph=True, or use {instead} there"
+        )
+
+    torch.library.register_autograd(f"fusing_kernels::{operator}", refuse, lib=LIBRARY)
+
+
 def like(x: Tensor) -> Tensor:
     """An empty contiguous tensor of x's shape, dtype and device."""
     return torch.empty(x.shape, dtype=x.dtype, device=x.device)
@@ -151,17 +163,12 @@ def _formula(ctx: Any, dy: Tensor | None, dh: Tensor | None, *_: Any) -> tuple[T
     )
 
 
-def _no_second(_ctx: Any, *_: Any) -> Any:
-    raise NotImplementedError(
-        "the norms of this package have no second derivative: call backward() or grad() without "
-        "create_graph=True, or use torch.nn.functional.layer_norm or rms_norm there"
-    )
-
-
 torch.library.register_autograd(
     "fusing_kernels::norm_train", _formula, setup_context=_keep, lib=LIBRARY
 )
-torch.library.register_autograd("fusing_kernels::norm_backward", _no_second, lib=LIBRARY)
+refuse_second_derivative(
+    "norm_backward", "norms have", "torch.nn.functional.layer_norm or rms_norm"
+)
 
 
 def needs_gradient(*tensors: Tensor | None) -> bool:

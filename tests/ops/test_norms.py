@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.launch import assume_capability, recording
+from kernels.launch import assume_capability, for_card, recording
 from kernels.launch.compile import compile_launch
 from kernels.ops import _norm_backward as back
 from kernels.ops._norm_forward import forward
@@ -304,7 +304,7 @@ def test_no_backward_spills_on_any_card(capability, centred):
             built = compile_launch(launch, capability)
             told = (launch.name, rows, n_cols, dtype, built.registers, built.stack_bytes)
             assert built.stack_bytes == 0, told
-            limit = back._of_card(back._SHARED, divmod(capability, 10))
+            limit = for_card(back._SHARED, divmod(capability, 10))
             assert built.shared_bytes <= limit, told
 
 

@@ -39,7 +39,7 @@ _PLAN: tuple[tuple[int, int, str], ...] = (
 )
 
 
-class _Part:
+class Part:
     """The reader's function, returning one of its two tensors; its name and lines are theirs.
 
     `returned` collects what it returned, call by call.
@@ -53,6 +53,7 @@ class _Part:
         self.__code__ = getattr(answer, "__code__", None)
 
     def __call__(self, *args: Any) -> Any:
+        """Call the answer, keep what it returns, hand on the part that is graded."""
         result = self._answer(*args)
         self.returned.append(result)
         pair = type(result) in (tuple, list) and len(result) == 2
@@ -153,7 +154,8 @@ def _of_sum(r: Run) -> Run:
     return replace(r, case=case)
 
 
-def _is_pair(attempt: Attempt, case: Case) -> None:
+def is_pair(attempt: Attempt, case: Case) -> None:
+    """`Wrong` unless the answer, called on a case, returns a tuple or list of two."""
     with interpreting():
         told = call(attempt, *(t.clone() for t in case.tensors.values()), *case.options)
     if told is None or told is ...:
@@ -166,7 +168,7 @@ def _is_pair(attempt: Attempt, case: Case) -> None:
         )
 
 
-def _reads_no_h(attempt: Attempt, runs: list[Run]) -> None:
+def reads_no_h(attempt: Attempt, runs: list[Run]) -> None:
     """`Wrong` if h is read back from memory."""
     for r in runs:
         back = r.traffic(r.output).read_unique
@@ -180,9 +182,7 @@ def _reads_no_h(attempt: Attempt, runs: list[Run]) -> None:
             )
 
 
-def _graded_h(
-    attempt: Attempt, cases: list[Case], y_runs: list[Run], pairs: list[Any]
-) -> list[Run]:
+def graded_h(attempt: Attempt, cases: list[Case], y_runs: list[Run], pairs: list[Any]) -> list[Run]:
     """The runs of y as runs of h; `Wrong` if one is wrong."""
     runs = []
     for case, r, (_, h) in zip(cases, y_runs, pairs, strict=True):
@@ -191,7 +191,7 @@ def _graded_h(
         )
         if wrong:
             # Once more by itself, for all that is told of a wrong output.
-            part = Attempt(_Part(attempt.answer, 1), attempt.seed)
+            part = Attempt(Part(attempt.answer, 1), attempt.seed)
             try:
                 return right_everywhere(part, cases, _explain_h)
             except Wrong as found:
@@ -204,13 +204,13 @@ def _graded_h(
 def grade_add_norm(attempt: Attempt) -> None:
     """Grade `add_norm(x, residual, weight, bias, eps)`: (y, h), one launch, each byte once."""
     of_h, of_y = _cases(attempt.seed)
-    _is_pair(attempt, of_h[0])
-    part = _Part(attempt.answer, 0)
+    is_pair(attempt, of_h[0])
+    part = Part(attempt.answer, 0)
     y_runs = right_everywhere(Attempt(part, attempt.seed), of_y, _explain_y)
-    h_runs = _graded_h(attempt, of_h, y_runs, part.returned)
+    h_runs = graded_h(attempt, of_h, y_runs, part.returned)
     names = ", ".join(dict.fromkeys(dtype_name(case.x.dtype) for case in of_h))
     attempt.held.append(f"y and h right on {len(of_h)} random inputs: {names}")
-    _reads_no_h(attempt, h_runs)
+    reads_no_h(attempt, h_runs)
     computed_by_kernels(Attempt(part, attempt.seed), h_runs, launches=1)
     computed_by_kernels(attempt, y_runs, launches=1)
     for name in ("x", "residual"):

@@ -18,7 +18,7 @@ from kernels.grading.checks import (
 )
 from kernels.grading.hardware import compiles, enough_programs
 from kernels.grading.question import Attempt
-from kernels.grading.questions.ch02_add_norm import _graded_h, _is_pair, _Part, _reads_no_h
+from kernels.grading.questions.ch02_add_norm import Part, graded_h, is_pair, reads_no_h
 from kernels.grading.questions.ch02_rms_norm import rms_normalised, row_groups
 from kernels.grading.questions.ch03_models import Tensor, drawn, masked_lanes_named, recognised
 from kernels.grading.questions.ch06_models import faulty_rms, rms_near
@@ -83,14 +83,14 @@ def _explain_y(runs: list[Run]) -> str:
 def grade_add_rms_norm(attempt: Attempt) -> None:
     """Grade `add_rms_norm(x, residual, weight, eps)`: (y, h), one launch, each byte once."""
     of_h, of_y = _cases(attempt.seed)
-    _is_pair(attempt, of_h[0])
-    part = _Part(attempt.answer, 0)
+    is_pair(attempt, of_h[0])
+    part = Part(attempt.answer, 0)
     y_runs = right_everywhere(Attempt(part, attempt.seed), of_y, _explain_y)
-    h_runs = _graded_h(attempt, of_h, y_runs, part.returned)
+    h_runs = graded_h(attempt, of_h, y_runs, part.returned)
     # What became of h is judged by the case whose tensors the launches had.
     h_runs = [replace(h, case=y.case) for h, y in zip(h_runs, y_runs, strict=True)]
     attempt.held.append(f"y and h right on {len(of_h)} random inputs")
-    _reads_no_h(attempt, h_runs)
+    reads_no_h(attempt, h_runs)
     computed_by_kernels(Attempt(part, attempt.seed), h_runs, launches=1)
     computed_by_kernels(attempt, y_runs, launches=1)
     for name in ("x", "residual"):

@@ -21,7 +21,7 @@ from kernels.grading.compare import kind_fault, wrong_elements
 from kernels.grading.hardware import compiles
 from kernels.grading.question import Attempt, NotAnswered, Wrong
 from kernels.grading.questions.ch01_answers import pair
-from kernels.grading.questions.ch02_add_norm import _Part
+from kernels.grading.questions.ch02_add_norm import Part
 from kernels.grading.questions.ch03_models import Tensor, masked_lanes_named, recognised
 from kernels.grading.questions.ch07_dx import explain_rms_dx, rms_dx_case
 from kernels.grading.questions.ch07_models import (
@@ -75,7 +75,7 @@ def _graded_sums(
         )
         if wrong:
             # Once more by itself, for all that is told of a wrong output.
-            part = Attempt(_Part(attempt.answer, 1), attempt.seed)
+            part = Attempt(Part(attempt.answer, 1), attempt.seed)
             return right_gradient(part, cases, _explain_sums, "dweight", OUTSIDE_OF_SHARE)
         copies = replace(case, tensors=r.case.tensors)
         sums.append(replace(r, case=copies, output=dweight))
@@ -101,7 +101,7 @@ def grade_one_pass(attempt: Attempt) -> None:
     """Grade `rms_norm_backward(x, dy, weight, inv_rms, programs)`: (dx, dweight), two launches."""
     of_dx, of_dweight = _cases(attempt.seed)
     _is_pair(attempt, of_dx[4])
-    part = _Part(attempt.answer, 0)
+    part = Part(attempt.answer, 0)
     runs = right_gradient(
         Attempt(part, attempt.seed), of_dx, explain_rms_dx, "dx", OUTSIDE_OF_SHARE
     )
@@ -127,7 +127,7 @@ def grade_one_pass(attempt: Attempt) -> None:
     within_bytes(attempt, runs, ideal, what)
     enough_to_finish(attempt, runs)
     for place, seen in enumerate((runs, sums)):
-        one = Attempt(_Part(attempt.answer, place), attempt.seed)
+        one = Attempt(Part(attempt.answer, place), attempt.seed)
         masked_lanes_named(one, [r for r in seen if r.case.x.shape[-1] == 17][:1])
     attempt.held.append("no result depends on a masked lane that has no value")
     rows, cols, name, programs = WIDEST
