@@ -28,3 +28,12 @@ def compiled_each(fn: Callable[..., Any], mode: str | None = None) -> Callable[.
 
     call.__doc__ = f"`{fn.__name__}` through torch.compile, anew for every shape and dtype."
     return call
+
+
+def max_autotuned_each(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `fn` through torch.compile, which times candidates for each shape of its `x`.
+
+    Without CUDA graphs of its own: the bench captures every variant into a graph itself, and a
+    capture inside a capture fails. The kernels are those of mode="max-autotune".
+    """
+    return compiled_each(fn, mode="max-autotune-no-cudagraphs")

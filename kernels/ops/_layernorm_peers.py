@@ -8,7 +8,7 @@ from importlib import import_module
 import torch
 import torch.nn.functional as F
 
-from kernels.ops._compiled import compiled_each
+from kernels.ops._compiled import compiled_each, max_autotuned_each
 
 Tensor = torch.Tensor
 
@@ -28,9 +28,7 @@ def torch_layer_norm(
 
 
 compiled = compiled_each(torch_layer_norm)
-# Without its own CUDA graphs: the bench captures every variant into a graph itself, and a capture
-# inside a capture fails. The kernels are those of mode="max-autotune".
-max_autotuned = compiled_each(torch_layer_norm, mode="max-autotune-no-cudagraphs")
+max_autotuned = max_autotuned_each(torch_layer_norm)
 
 
 def liger(
@@ -49,7 +47,7 @@ def helion(
     """The book's LayerNorm in Helion (`pip install helion`); it takes weight and bias, both."""
     if weight is None or bias is None:
         raise ValueError("LayerNorm in Helion takes weight and bias; at least one is missing")
-    from kernels.ops._layernorm_helion import layer_norm
+    from kernels.ops._helion import layer_norm
 
     return layer_norm(x, weight, bias, eps)
 
@@ -61,7 +59,7 @@ def needs_helion(device: torch.device) -> str | None:
     if device.type != "cuda":
         return "Helion's kernels run on a GPU only"
     try:
-        import_module("kernels.ops._layernorm_helion")
+        import_module("kernels.ops._helion")
     except ImportError as error:  # a release of it can ask for a newer PyTorch than there is
         return f"this release of helion does not work with PyTorch {torch.__version__}: {error}"
     return None

@@ -12,8 +12,9 @@ rows: each keeps its sums over its own rows in registers, in fp32, and stores th
 a second kernel adds up these partial sums, in a fixed order. No atomics, no locks: the same inputs
 give the same bits. x and dy are read once, dx is written once.
 
-Where the registers can't hold a row and its sums, the sums are a kernel's of their own, which reads
-x and dy again; where they can't hold a row either, dx goes tile by tile and reads them twice.
+Where the registers can't hold a row and its sums, other programs of the same launch take the sums.
+They ask for x and dy again, but so soon that the L2 cache answers, not DRAM. Where the registers
+can't hold a row either, dx goes tile by tile.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ def norm_backward_rows(
     BLOCK_ROWS: tl.constexpr,
     BLOCK_COLS: tl.constexpr,
     STAGES: tl.constexpr,
+    HOLD_WEIGHT: tl.constexpr,
 ):
     # A program takes `rows_each` rows, a tile of BLOCK_ROWS whole rows at a time. Its sums have a
     # place for each element of the tile, and are added up over the tile's rows once, at the end.
@@ -49,7 +51,7 @@ def norm_backward_rows(
     n_cols = n_groups * GROUP
     cols = tl.arange(0, BLOCK_COLS)[None, :]
     col_mask = cols < n_cols
-    if weight_ptr is not None:
+    if HOLD_WEIGHT and weight_ptr is not None:
         weight = tl.load(weight_ptr + cols, mask=col_mask, other=0.0)
     dweight = tl.zeros([BLOCK_ROWS, BLOCK_COLS], tl.float32)
     dbias = tl.zeros([BLOCK_ROWS, BLOCK_COLS], tl.float32)
@@ -73,6 +75,8 @@ def norm_backward_rows(
         if dbias_ptr is not None:
             dbias += g
         if weight_ptr is not None:
+            if not HOLD_WEIGHT:  # from a cache, once a row, where the registers are full
+                weight = tl.load(weight_ptr + cols, mask=col_mask, other=0.0)
             g *= weight.to(tl.float32)
         dx = g - x_hat * (tl.sum(g * x_hat, axis=1, keep_dims=True) / n_cols)
         if mean_ptr is not None:
@@ -91,7 +95,7 @@ def norm_backward_rows(
 
 
 @triton.jit
-def norm_backward_tiles(
+def dx_by_tiles(
     dy_ptr,
     dh_ptr,
     x_ptr,
@@ -101,13 +105,12 @@ def norm_backward_tiles(
     dx_ptr,
     dy_row_stride,
     x_row_stride,
-    n_groups,
+    row,
+    n_cols,
     GROUP: tl.constexpr,
     BLOCK_COLS: tl.constexpr,
 ):
-    # One program a row, dx alone: the first loop takes the two means, the second reads again.
-    n_cols = n_groups * GROUP
-    row = tl.program_id(0).to(tl.int64)
+    # A row of any width: the first loop takes the two means, the second reads again.
     x_row_ptr = x_ptr + row * x_row_stride * GROUP
     dy_row_ptr = dy_ptr + row * dy_row_stride * GROUP
     inv_std = tl.load(inv_std_ptr + row)
@@ -145,7 +148,7 @@ def norm_backward_tiles(
 
 
 @triton.jit
-def norm_backward_columns(
+def sum_columns(
     dy_ptr,
     x_ptr,
     mean_ptr,
@@ -155,41 +158,82 @@ def norm_backward_columns(
     dy_row_stride,
     x_row_stride,
     n_rows,
-    rows_each,
-    n_groups,
+    n_cols,
+    out_cols,
     GROUP: tl.constexpr,
-    BLOCK_ROWS: tl.constexpr,
-    BLOCK_COLS: tl.constexpr,
+    SUM_ROWS: tl.constexpr,
+    SUM_COLS: tl.constexpr,
 ):
-    # The sums of BLOCK_COLS columns over `rows_each` rows.
-    n_cols = n_groups * GROUP
-    cols = tl.program_id(0) * BLOCK_COLS + tl.arange(0, BLOCK_COLS)[None, :]
+    # The sums of the columns `out_cols` over `n_rows` rows; pointers are to the first of them.
+    cols = out_cols[None, :]
     col_mask = cols < n_cols
-    dweight = tl.zeros([BLOCK_ROWS, BLOCK_COLS], tl.float32)
-    dbias = tl.zeros([BLOCK_ROWS, BLOCK_COLS], tl.float32)
-    first = tl.program_id(1).to(tl.int64) * rows_each
-    last = tl.minimum(first + rows_each, n_rows)
-    for start in range(first, last, BLOCK_ROWS):
-        rows = start + tl.arange(0, BLOCK_ROWS)[:, None]
-        row_mask = rows < last
+    dweight = tl.zeros([SUM_ROWS, SUM_COLS], tl.float32)
+    dbias = tl.zeros([SUM_ROWS, SUM_COLS], tl.float32)
+    for start in range(0, n_rows, SUM_ROWS):
+        rows = start + tl.arange(0, SUM_ROWS)[:, None]
+        row_mask = rows < n_rows
         mask = row_mask & col_mask
-        dy = tl.load(dy_ptr + rows * dy_row_stride * GROUP + cols, mask=mask, other=0.0)
-        dy = dy.to(tl.float32)
+        dy_row = rows.to(tl.int64) * (dy_row_stride * GROUP)
+        dy = tl.load(dy_ptr + dy_row + cols, mask=mask, other=0.0).to(tl.float32)
         if dweight_ptr is not None:
-            x = tl.load(x_ptr + rows * x_row_stride * GROUP + cols, mask=mask, other=0.0)
-            x_hat = x.to(tl.float32)
+            x_row = rows.to(tl.int64) * (x_row_stride * GROUP)
+            x_hat = tl.load(x_ptr + x_row + cols, mask=mask, other=0.0).to(tl.float32)
             if mean_ptr is not None:
                 x_hat -= tl.load(mean_ptr + rows, mask=row_mask, other=0.0)
             dweight += dy * x_hat * tl.load(inv_std_ptr + rows, mask=row_mask, other=0.0)
         if dbias_ptr is not None:
             dbias += dy
-
-    out_cols = tl.program_id(0) * BLOCK_COLS + tl.arange(0, BLOCK_COLS)
-    out = tl.program_id(1).to(tl.int64) * n_cols + out_cols
     if dweight_ptr is not None:
-        tl.store(dweight_ptr + out, tl.sum(dweight, axis=0), mask=out_cols < n_cols)
+        tl.store(dweight_ptr + out_cols, tl.sum(dweight, axis=0), mask=out_cols < n_cols)
     if dbias_ptr is not None:
-        tl.store(dbias_ptr + out, tl.sum(dbias, axis=0), mask=out_cols < n_cols)
+        tl.store(dbias_ptr + out_cols, tl.sum(dbias, axis=0), mask=out_cols < n_cols)
+
+
+@triton.jit
+def norm_backward_wide(
+    dy_ptr,
+    dh_ptr,
+    x_ptr,
+    weight_ptr,
+    mean_ptr,
+    inv_std_ptr,
+    dx_ptr,
+    dweight_ptr,
+    dbias_ptr,
+    dy_row_stride,
+    x_row_stride,
+    n_rows,
+    rows_each,
+    n_across,
+    n_groups,
+    GROUP: tl.constexpr,
+    BLOCK_COLS: tl.constexpr,
+    SUM_ROWS: tl.constexpr,
+    SUM_COLS: tl.constexpr,
+):
+    # Rows that leave no room for their sums. Programs start in the order of their numbers, so they
+    # come in teams: `rows_each` of them write dx, a row each, and right behind them `n_across` sum
+    # up the same rows, SUM_COLS columns each, while the L2 cache still has x and dy.
+    n_cols = n_groups * GROUP
+    team = (tl.program_id(0) // (rows_each + n_across)).to(tl.int64)
+    place = tl.program_id(0) % (rows_each + n_across)
+    first = team * rows_each
+    last = tl.minimum(first + rows_each, n_rows)
+    if place < rows_each:
+        if first + place < last:
+            dx_by_tiles(
+                dy_ptr, dh_ptr, x_ptr, weight_ptr, mean_ptr, inv_std_ptr, dx_ptr, dy_row_stride,
+                x_row_stride, first + place, n_cols, GROUP, BLOCK_COLS,
+            )  # fmt: skip
+    else:
+        sum_columns(
+            dy_ptr + first * dy_row_stride * GROUP, x_ptr + first * x_row_stride * GROUP,
+            None if mean_ptr is None else mean_ptr + first, inv_std_ptr + first,
+            None if dweight_ptr is None else dweight_ptr + team * n_cols,
+            None if dbias_ptr is None else dbias_ptr + team * n_cols,
+            dy_row_stride, x_row_stride, (last - first).to(tl.int32), n_cols,
+            (place - rows_each) * SUM_COLS + tl.arange(0, SUM_COLS), GROUP, SUM_ROWS, SUM_COLS,
+        )  # fmt: skip
 
 
 @triton.jit

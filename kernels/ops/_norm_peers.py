@@ -1,11 +1,11 @@
-"""RMSNorm, and the norms of a sum, by others: PyTorch, torch.compile and Liger."""
+"""RMSNorm, and the norms of a sum, by others: PyTorch, torch.compile, Liger, one in Helion."""
 
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
 
-from kernels.ops._compiled import compiled_each
+from kernels.ops._compiled import compiled_each, max_autotuned_each
 
 Tensor = torch.Tensor
 
@@ -36,6 +36,7 @@ def torch_add_rms_norm(
 
 
 compiled_rms_norm = compiled_each(torch_rms_norm)
+max_autotuned_rms_norm = max_autotuned_each(torch_rms_norm)
 compiled_add_layer_norm = compiled_each(torch_add_layer_norm)
 compiled_add_rms_norm = compiled_each(torch_add_rms_norm)
 
@@ -60,3 +61,12 @@ def liger_add_rms_norm(
 
     y, h = LigerFusedAddRMSNormFunction.apply(x, residual, weight, eps, *_LIGER.values())
     return y, h
+
+
+def helion_rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-5) -> Tensor:
+    """The book's RMSNorm in Helion (`pip install helion`); it takes a weight."""
+    if weight is None:
+        raise ValueError("RMSNorm in Helion takes a weight; it is missing")
+    from kernels.ops._helion import rms_norm
+
+    return rms_norm(x, weight, eps)

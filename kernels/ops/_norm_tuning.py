@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import triton
 
-from kernels.ops._norm_backward import Configuration, backward
+from kernels.ops._norm_backward import WIDEST, Configuration, Wide, backward
 from kernels.ops._norm_forward import forward
 from kernels.registry import Shape
 
@@ -28,7 +28,7 @@ class _Configured(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        chosen: Configuration,
+        chosen: Configuration | Wide,
         centred: bool,
         x: Tensor,
         residual: Tensor | None,
@@ -57,7 +57,7 @@ def backward_candidates(centred: bool) -> Callable[[Shape, torch.dtype], dict[st
     """Return the function of shape and dtype that an operation registers for `tune`."""
 
     def run(
-        chosen: Configuration,
+        chosen: Configuration | Wide,
         x: Tensor,
         residual: Tensor | None = None,
         weight: Tensor | None = None,
@@ -68,6 +68,16 @@ def backward_candidates(centred: bool) -> Callable[[Shape, torch.dtype], dict[st
     def of(shape: Shape, dtype: torch.dtype) -> dict[str, Any]:
         block = triton.next_power_of_2(shape[-1])
         found: dict[str, Any] = {}
+        if block > WIDEST:
+            for tile, warps, sums, rows in itertools.product(
+                (2048, 4096, 8192), (4, 8, 16), ((4, 512), (8, 512), (4, 1024)), (32, 64, 128)
+            ):
+                if 256 <= tile // warps <= 512:
+                    name = (
+                        f"tiles of {tile}, {warps} warps, sums of {sums[0]}x{sums[1]}, {rows} rows"
+                    )
+                    found[name] = functools.partial(run, Wide(tile, warps, *sums, rows))
+            return found
         for tile, warps, per_sm, stages in itertools.product(
             (2048, 4096, 8192, 16384), (4, 8, 16), (1, 2, 4), (1, 2, 3, 4)
         ):

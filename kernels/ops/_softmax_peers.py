@@ -1,4 +1,4 @@
-"""Softmax by others: PyTorch's operator, torch.compile's, and Liger's kernel."""
+"""Softmax by others: PyTorch's operator, torch.compile's, Liger's kernel, and one in Helion."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from importlib import import_module
 
 import torch
 
-from kernels.ops._compiled import compiled_each
+from kernels.ops._compiled import compiled_each, max_autotuned_each
 from kernels.ops._layernorm_peers import needs_liger
 
 Tensor = torch.Tensor
@@ -18,6 +18,7 @@ def torch_softmax(x: Tensor) -> Tensor:
 
 
 compiled = compiled_each(torch_softmax)
+max_autotuned = max_autotuned_each(torch_softmax)
 
 
 def liger(x: Tensor) -> Tensor:
@@ -26,6 +27,13 @@ def liger(x: Tensor) -> Tensor:
 
     result: Tensor = LigerSoftmaxFunction.apply(x)
     return result
+
+
+def helion(x: Tensor) -> Tensor:
+    """The book's softmax in Helion (`pip install helion`)."""
+    from kernels.ops._helion import softmax
+
+    return softmax(x)
 
 
 def needs_liger_softmax(device: torch.device) -> str | None:

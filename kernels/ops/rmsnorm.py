@@ -16,11 +16,22 @@ import functools
 import torch
 
 from kernels.ops import _norm_common
-from kernels.ops._layernorm_peers import needs_gpu, needs_liger
+from kernels.ops._layernorm_peers import (
+    MAX_AUTOTUNE_CELLS,
+    needs_gpu,
+    needs_helion,
+    needs_liger,
+)
 from kernels.ops._layout import check_norm
 from kernels.ops._norm_forward import candidates, forward
 from kernels.ops._norm_operators import define, like, needs_gradient, norm_train
-from kernels.ops._norm_peers import compiled_rms_norm, liger_rms_norm, torch_rms_norm
+from kernels.ops._norm_peers import (
+    compiled_rms_norm,
+    helion_rms_norm,
+    liger_rms_norm,
+    max_autotuned_rms_norm,
+    torch_rms_norm,
+)
 from kernels.ops._norm_tuning import backward_candidates
 from kernels.registry import Op, Variant, register
 
@@ -81,8 +92,15 @@ OP = register(
             "eager": Variant("eager", eager, BOTH, counted="aten"),
             "torch": Variant("torch", torch_rms_norm, BOTH),
             "compile": Variant("compile", compiled_rms_norm, BOTH, unavailable=needs_gpu),
+            "compile_max_autotune": Variant(
+                "compile_max_autotune",
+                max_autotuned_rms_norm,
+                unavailable=needs_gpu,
+                cells=MAX_AUTOTUNE_CELLS,
+            ),
             "fused": Variant("fused", rms_norm, BOTH, counted="triton"),
             "liger": Variant("liger", liger_rms_norm, BOTH, unavailable=needs_liger),
+            "helion": Variant("helion", helion_rms_norm, unavailable=needs_helion),
         },
         cost=_norm_common.cost(TENSORS),
         tolerance=_norm_common.tolerance(TENSORS),

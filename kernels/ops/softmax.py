@@ -23,7 +23,7 @@ import triton
 import triton.language as tl
 
 from kernels.launch import capability, for_card
-from kernels.ops._layernorm_peers import needs_gpu
+from kernels.ops._layernorm_peers import MAX_AUTOTUNE_CELLS, needs_gpu, needs_helion
 from kernels.ops._layout import check_norm, device_guard
 from kernels.ops._norm_common import SHAPES, cells
 from kernels.ops._norm_forward import CONFIGURATIONS
@@ -42,7 +42,14 @@ from kernels.ops._softmax_backward import (
     softmax_backward,
     to_try,
 )
-from kernels.ops._softmax_peers import compiled, liger, needs_liger_softmax, torch_softmax
+from kernels.ops._softmax_peers import (
+    compiled,
+    helion,
+    liger,
+    max_autotuned,
+    needs_liger_softmax,
+    torch_softmax,
+)
 from kernels.registry import DTYPES, Cost, Op, Shape, Tolerance, Variant, register
 
 Tensor = torch.Tensor
@@ -325,8 +332,15 @@ OP = register(
             "eager": Variant("eager", eager, _BOTH, counted="aten"),
             "torch": Variant("torch", torch_softmax, _BOTH, counted="aten"),
             "compile": Variant("compile", compiled, _BOTH, unavailable=needs_gpu),
+            "compile_max_autotune": Variant(
+                "compile_max_autotune",
+                max_autotuned,
+                unavailable=needs_gpu,
+                cells=MAX_AUTOTUNE_CELLS,
+            ),
             "fused": Variant("fused", softmax, _BOTH, counted="triton"),
             "liger": Variant("liger", liger, _BOTH, unavailable=needs_liger_softmax),
+            "helion": Variant("helion", helion, unavailable=needs_helion),
         },
         cost=cost,
         tolerance=tolerance,

@@ -53,7 +53,11 @@ def test_a_mean_far_from_zero(width):
 def test_every_layout(name, layout, x):
     there = torch.empty(0, device="cuda")
     there.set_(x.untyped_storage().cuda(), x.storage_offset(), x.shape, x.stride())
-    assert_close(OP.variant(name).fn(there, eps=1.0), reference(there, eps=1.0), x.dtype, x.shape)
+    out, exact = OP.variant(name).fn(there, eps=1.0), reference(there, eps=1.0)
+    if exact.any():
+        assert_close(out, exact, x.dtype, x.shape)
+    else:  # rows of equal elements: what is left is the rounding of their mean
+        assert out.abs().max() <= rounding_of_the_mean(there, eps=1.0)
 
 
 def test_no_rows_launch_nothing():

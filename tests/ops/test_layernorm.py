@@ -263,7 +263,7 @@ def test_peers_that_are_absent_or_need_a_gpu_say_so():
 
 def test_a_helion_that_cannot_be_imported_is_absent_and_says_why(tmp_path, monkeypatch):
     gpu = torch.device("cuda")
-    monkeypatch.delitem(sys.modules, "kernels.ops._layernorm_helion", raising=False)
+    monkeypatch.delitem(sys.modules, "kernels.ops._helion", raising=False)
     monkeypatch.delitem(sys.modules, "helion", raising=False)
     (tmp_path / "helion.py").write_text("raise ImportError('no such name in torch')")
     monkeypatch.syspath_prepend(tmp_path)
@@ -278,14 +278,17 @@ def test_a_helion_that_cannot_be_imported_is_absent_and_says_why(tmp_path, monke
 def test_helion_without_weight_or_bias_is_one_sentence():
     with pytest.raises(ValueError, match="takes weight and bias"):
         OP.variant("helion").fn(torch.zeros(2, 8))
+    with pytest.raises(ValueError, match="takes a weight"):
+        get("rmsnorm").variant("helion").fn(torch.zeros(2, 8))
 
 
-def test_the_slow_compilation_belongs_to_named_cells_of_the_suite():
-    variant = OP.variant("compile_max_autotune")
+@pytest.mark.parametrize("name", ["layernorm", "rmsnorm", "softmax"])
+def test_the_slow_compilation_belongs_to_named_cells_of_the_suite(name):
+    op = get(name)
+    variant = op.variant("compile_max_autotune")
     assert variant.cells
     for shape, dtype in variant.cells:
-        assert shape in OP.shapes
-        assert dtype in OP.dtypes
+        assert (shape, dtype) in op.cells_of("fwd")
         assert variant.belongs(shape, dtype)
     assert not variant.belongs((512, 1024), torch.float32)
-    assert OP.variant("fused").belongs((3, 5), torch.float32)
+    assert op.variant("fused").belongs((3, 5), torch.float32)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from kernels.lab import traffic
 from kernels.launch import assume_capability, for_card, recording
 from kernels.launch.compile import compile_launch
 from kernels.ops import _norm_backward as back
@@ -298,6 +299,7 @@ def test_no_backward_spills_on_any_card(capability, centred):
     for rows, n_cols, dtype, dh in (
         *((4096, 1024, half, False), (4096, 4096, torch.float32, True)),
         *((4096, 8192, torch.float32, True), (4096, 16384, half, False)),
+        *((4096, 16384, half, True), (4096, 12_289, half, False)),
         *((4, 16384, torch.float32, False), (4, 20_001, half, True)),
     ):
         for launch in launches_of_backward(rows, n_cols, dtype, capability, centred, dh):
@@ -308,14 +310,64 @@ def test_no_backward_spills_on_any_card(capability, centred):
             assert built.shared_bytes <= limit, told
 
 
-def test_a_row_too_wide_for_its_sums_leaves_them_to_another_kernel():
-    def names(n_cols, dtype, centred):
-        seen = launches_of_backward(4096, n_cols, dtype, 90, centred, dh=False)
+def test_a_row_too_wide_for_its_sums_leaves_them_to_other_programs():
+    def names(n_cols, dtype, centred, dh=False, capability=90):
+        seen = launches_of_backward(4096, n_cols, dtype, capability, centred, dh)
         return [launch.name for launch in seen]
 
-    rows, finish = "norm_backward_rows", "sum_partials"
-    tiles, columns = "norm_backward_tiles", "norm_backward_columns"
-    assert names(8192, torch.float32, True) == [rows, finish]
-    assert names(16384, torch.bfloat16, False) == [rows, columns, finish]
-    assert names(16384, torch.float32, True) == [tiles, columns, finish]
-    assert names(16385, torch.bfloat16, False) == [tiles, columns, finish]
+    rows, wide = ["norm_backward_rows", "sum_partials"], ["norm_backward_wide", "sum_partials"]
+    half = torch.bfloat16
+    assert names(8192, torch.float32, True) == rows
+    # One sum leaves room for a row of twice that, where rows are loaded 16 bytes at a time.
+    assert names(16384, half, False) == names(16384, torch.float32, False) == rows
+    assert names(16384, half, False, capability=120) == wide
+    assert names(12_289, half, False) == names(16385, half, False) == wide
+    assert names(16384, half, True) == names(16384, half, False, dh=True) == wide
+
+
+@pytest.mark.parametrize("centred", [True, False], ids=["layernorm", "rmsnorm"])
+@pytest.mark.parametrize("wants", [(True, True), (True, False), (False, True), (False, False)])
+def test_teams_of_programs_take_rows_and_then_their_sums(centred, wants):
+    """Three teams of four rows, the last of them one row; columns in tiles that do not divide."""
+    rows, n_cols = 9, 1100
+    x, dy, dh = torch.randn(3, rows, n_cols).unbind()
+    weight, bias = torch.randn(2, n_cols).unbind()
+    exact = [t.double().requires_grad_() for t in (x, weight, bias)]
+    mean = x.mean(-1) if centred else None
+    centre = exact[0] - exact[0].mean(-1, keepdim=True) if centred else exact[0]
+    inv_std = torch.rsqrt((centre**2).mean(-1, keepdim=True) + 1e-5)
+    y = centre * inv_std * exact[1] + exact[2]
+    truths = torch.autograd.grad(y, exact, dy.double())
+    got = back.backward(
+        *(dy, dh, x, weight, bias, mean, inv_std[:, 0].float()),
+        wants_weight=wants[0],
+        wants_bias=wants[1],
+        configured=back.Wide(512, num_warps=4, sum_rows=2, sum_cols=256, rows_each=4),
+    )
+    assert (got[0] - dh - truths[0]).norm() <= 1e-6 * truths[0].norm()
+    for one, truth, wanted in zip(got[1:], truths[1:], wants, strict=True):
+        assert (one is not None) == wanted
+        assert one is None or (one - truth).norm() <= 1e-6 * truth.norm()
+
+
+def test_the_second_reading_of_a_wide_row_is_asked_for_but_unique_bytes_are_ideal():
+    rows, n_cols = 6, 20_000
+    x, dy = torch.zeros(2, rows, n_cols, dtype=torch.bfloat16).unbind()
+    weight, statistic = torch.ones(n_cols, dtype=torch.bfloat16), torch.ones(rows)
+    counts = traffic.count(
+        lambda: back.backward(
+            *(dy, None, x, weight, weight, statistic, statistic.clone()),
+            wants_weight=True,
+            wants_bias=True,
+            configured=back.Wide(4096, num_warps=8, sum_rows=4, sum_cols=512, rows_each=4),
+        )
+    )
+    wide, finish = counts.steps
+    by_name = {t.tensor: t for t in wide.tensors}
+    large = x.numel() * x.itemsize
+    for name in ("x", "dy"):  # twice for dx, once for the sums
+        assert by_name[name].read_unique == large
+        assert by_name[name].read_requested == 3 * large
+    assert by_name["dx"].write_unique == by_name["dx"].write_requested == large
+    parts = 2 * 2 * n_cols * 4  # two sums of two teams, in fp32
+    assert finish.bytes_unique == parts + 2 * n_cols * weight.itemsize

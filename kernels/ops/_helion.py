@@ -1,10 +1,11 @@
-"""LayerNorm in Helion, PyTorch's own kernel language: the same idea as `fused`, one level higher.
+"""LayerNorm, RMSNorm and softmax in Helion, PyTorch's kernel language, one level above Triton.
 
 Imported only where Helion is installed (`pip install helion`). Helion compiles the loop over tiles
-below into one Triton kernel.
+of rows in each function below into one Triton kernel, which reads a row once.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import helion
@@ -12,7 +13,9 @@ import helion.language as hl
 import torch
 
 
-def _rows(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> torch.Tensor:
+def _layer_norm(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float
+) -> torch.Tensor:
     out = torch.empty_like(x)
     for rows in hl.tile(x.size(0)):
         values = x[rows, :].to(torch.float32)
@@ -40,17 +43,51 @@ def num_warps(cols: int, itemsize: int) -> int:
     return 8  # 8192×16384 bf16: 183 µs (4 warps: 209)
 
 
+def _rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    out = torch.empty_like(x)
+    for rows in hl.tile(x.size(0)):
+        values = x[rows, :].to(torch.float32)
+        inv_rms = torch.rsqrt(torch.mean(values * values, dim=-1, keepdim=True) + eps)
+        scaled = values * inv_rms * weight[:].to(torch.float32)[None, :]
+        out[rows, :] = scaled.to(x.dtype)
+    return out
+
+
+def _softmax(x: torch.Tensor) -> torch.Tensor:
+    out = torch.empty_like(x)
+    for rows in hl.tile(x.size(0)):
+        values = x[rows, :].to(torch.float32)
+        powers = torch.exp(values - torch.amax(values, dim=-1, keepdim=True))
+        out[rows, :] = (powers / torch.sum(powers, dim=-1, keepdim=True)).to(x.dtype)
+    return out
+
+
 @functools.cache
-def _kernel(warps: int) -> Any:
+def _kernel(rows: Callable[..., torch.Tensor], warps: int) -> Any:
     # One fixed configuration a width, so that nothing is searched for while a reader waits; left
     # without one, Helion times hundreds of them for every shape, for minutes.
     config = helion.Config(block_sizes=[1], num_warps=warps)
-    return helion.kernel(_rows, config=config, static_shapes=True)
+    return helion.kernel(rows, config=config, static_shapes=True)
+
+
+def _run(rows: Callable[..., torch.Tensor], x: torch.Tensor, *args: Any) -> torch.Tensor:
+    kernel = _kernel(rows, num_warps(x.shape[-1], x.element_size()))
+    result: torch.Tensor = kernel(x, *args)
+    return result
 
 
 def layer_norm(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = 1e-5
 ) -> torch.Tensor:
     """Normalise the rows of `x`, (rows, cols); weight and bias are (cols,), both given."""
-    result: torch.Tensor = _kernel(num_warps(x.shape[-1], x.element_size()))(x, weight, bias, eps)
-    return result
+    return _run(_layer_norm, x, weight, bias, eps)
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float = 1e-5) -> torch.Tensor:
+    """RMSNorm of the rows of `x`, (rows, cols); weight is (cols,)."""
+    return _run(_rms_norm, x, weight, eps)
+
+
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    """Softmax of the rows of `x`, (rows, cols)."""
+    return _run(_softmax, x)
