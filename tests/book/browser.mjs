@@ -1,12 +1,15 @@
 // Opens pages in a headless browser and tells what it saw, for tests/book/test_pages.py.
 //
-// Standard input: {playwright, axe, chromium, pages}; each page {url, theme, widths, axe, actions}:
-// `axe` has the widths to run it at; an action is [kind, selector, value], its answer in `values`.
-// With `shots`, a path's beginning, it takes pictures. Standard output: a list of reports.
+// The argument is JSON: {playwright, axe, chromium}. Each line of standard input is a page to open,
+// {url, theme, widths, axe, actions}: `axe` has the widths to run it at; an action is [kind,
+// selector, value], its answer in `values`. With `shots`, a path's beginning, it takes pictures.
+// Each line of standard output is what was seen of one page, or {error}. The browser starts once,
+// every page in a profile of its own; it ends with standard input.
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
+import { createInterface } from "node:readline";
 
-const job = JSON.parse(readFileSync(0, "utf8"));
+const job = JSON.parse(process.argv[2]);
 const { chromium } = createRequire(import.meta.url)(job.playwright);
 const axeSource = readFileSync(job.axe, "utf8");
 
@@ -46,21 +49,59 @@ function rawMaths() {
   return told;
 }
 
+// Runs in the page: mark what of the article looks like an element before it, so that its contrast
+// is the same. Code and tables have thousands of words in a dozen pairs of colours, and axe takes
+// most of its time for their contrast. Of a single letter it never tells; what stands for others is
+// longer and in full view, so that axe can't be unsure of it.
+function markRepeatedLooks() {
+  const article = document.querySelector(".bd-article");
+  const edge = article?.getBoundingClientRect().right;
+  const seen = new Set();
+  const grounds = new Map([[null, ""]]);
+  const ground = (element) => {
+    if (!grounds.has(element)) {
+      const { backgroundColor, backgroundImage, opacity, filter, position, transform } = getComputedStyle(element);
+      const own = [backgroundColor, backgroundImage, opacity, filter, position, transform].join();
+      grounds.set(element, `${ground(element.parentElement)};${own}`);
+    }
+    return grounds.get(element);
+  };
+  for (const element of article?.querySelectorAll("*") ?? []) {
+    const text = [...element.childNodes].map((node) => (node.nodeType === Node.TEXT_NODE ? node.data.trim() : "")).join("");
+    if (!text) continue;
+    const { color, fontSize, fontWeight, textShadow, visibility } = getComputedStyle(element);
+    const look = [color, fontSize, fontWeight, textShadow, visibility, ground(element)].join();
+    const box = element.getBoundingClientRect();
+    if (text.length === 1 || seen.has(look)) element.dataset.looksLikeAnother = "";
+    else if (box.width > 1 && box.height > 1 && box.left >= 0 && box.right <= edge) seen.add(look);
+  }
+}
+
+// Runs in the page. At another width than the first, other drawers and bars are seen, and the same
+// article: it is taken out for as long as axe runs.
+async function runAxe({ options, first }) {
+  const article = first ? null : document.querySelector(".bd-article");
+  const place = document.createComment("");
+  article?.replaceWith(place);
+  window.axe.configure({ rules: [{ id: "color-contrast", selector: ":not([data-looks-like-another])" }] });
+  const { violations } = await window.axe.run(document, options);
+  if (article) place.replaceWith(article);
+  return violations;
+}
+
 async function axeFaults(page, theme, first) {
   await page.evaluate(axeSource);
+  if (first) await page.evaluate(markRepeatedLooks);
   // A theme changes colours alone: in the dark one, only they are looked at, in half the time.
   const runOnly = theme === "dark" ? ["color-contrast"] : undefined;
   const options = { resultTypes: ["violations"], preload: false, ...(runOnly && { runOnly }) };
-  // At another width, other drawers and bars are seen, and the same article.
-  const part = first ? { include: ["html"] } : { include: ["html"], exclude: [".bd-article"] };
-  const { violations } = await page.evaluate((given) => window.axe.run(...given), [part, options]);
+  const violations = await page.evaluate(runAxe, { options, first });
   return violations
     .filter(({ impact }) => impact === "serious" || impact === "critical")
     .flatMap(({ id, nodes }) => nodes.map((node) => ({ id, target: node.target.join(" "), html: node.html.slice(0, 200), why: node.failureSummary })));
 }
 
-async function look(browser, { url, theme, widths, axe = [], actions = [], shots }) {
-  const context = await browser.newContext({ colorScheme: theme, viewport: { width: widths[0], height: 900 } });
+async function look(context, { url, theme, widths, axe = [], actions = [], shots }) {
   const page = await context.newPage();
   const report = { url, theme, console: [], foreign: [], failed: [], overflow: {}, axe: {}, values: [] };
   page.on("console", (message) => {
@@ -98,7 +139,6 @@ async function look(browser, { url, theme, widths, axe = [], actions = [], shots
     else if (kind === "count") report.values.push(await page.locator(selector).count());
     else throw new Error(`no action ${kind}`);
   }
-  await context.close();
   return report;
 }
 
@@ -106,7 +146,12 @@ const browser = await chromium.launch({
   executablePath: job.chromium,
   args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"],
 });
-const reports = [];
-for (const page of job.pages) reports.push(await look(browser, page));
+for await (const line of createInterface({ input: process.stdin })) {
+  const asked = JSON.parse(line);
+  const viewport = { width: asked.widths[0], height: 900 };
+  const context = await browser.newContext({ colorScheme: asked.theme, viewport });
+  const seen = await look(context, asked).catch((error) => ({ error: error.stack }));
+  await context.close();
+  console.log(JSON.stringify(seen));
+}
 await browser.close();
-console.log(JSON.stringify(reports));

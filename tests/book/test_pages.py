@@ -7,12 +7,14 @@ import functools
 import http.server
 import json
 import os
+import select
 import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import nbformat
 import pytest
@@ -25,6 +27,7 @@ from book.tools.build import ROOT, build_html, execute_all, toc_files
 
 # The widgets' own script checks its states against a schema that its checker finds loose.
 NOT_OURS = "warning: strict mode: "
+MOST_SECONDS = 120  # for one page
 WIDTHS = [390, 768, 1440]
 PAGES = [*toc_files(ROOT), "search", "genindex"]
 
@@ -39,26 +42,52 @@ if not CHROMIUM and not os.environ.get("CI"):
     )
 
 
-def browse(*pages: dict[str, Any]) -> list[dict[str, Any]]:
-    """Open pages in the browser one after the other; return what `browser.mjs` saw of each."""
+@dataclass(frozen=True)
+class Browser:
+    """A browser that is open: a running `browser.mjs`, and the file of its complaints."""
+
+    process: subprocess.Popen[str]
+    complaints: IO[str]
+
+    def __call__(self, **page: Any) -> dict[str, Any]:
+        """Open a page; return what `browser.mjs` saw of it."""
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.write(json.dumps(page) + "\n")
+        self.process.stdin.flush()
+        told, _, _ = select.select([self.process.stdout], [], [], MOST_SECONDS)
+        assert told, f"{page['url']} took more than {MOST_SECONDS} s"
+        line = self.process.stdout.readline()
+        self.complaints.seek(0)
+        assert line, self.complaints.read()
+        report: dict[str, Any] = json.loads(line)
+        assert "error" not in report, report
+        return report
+
+
+@pytest.fixture(scope="session")
+def browse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """Start a browser that all tests of this process share."""
     assert CHROMIUM, "CI needs Chromium for the browser tests of the pages: .ci/run installs it"
     tools = packages.fetch(["axe-core", "playwright-core"])
     job = {
         "chromium": CHROMIUM,
         "axe": str(tools["axe-core"] / "axe.min.js"),
         "playwright": str(tools["playwright-core"]),
-        "pages": pages,
     }
-    run = subprocess.run(
-        [str(packages.NODE), str(Path(__file__).with_name("browser.mjs"))],
-        input=json.dumps(job),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert run.returncode == 0, run.stderr
-    return json.loads(run.stdout)
+    script = str(Path(__file__).with_name("browser.mjs"))
+    with (
+        (tmp_path_factory.mktemp("browser") / "complaints.txt").open("w+") as complaints,
+        subprocess.Popen(
+            [str(packages.NODE), script, json.dumps(job)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=complaints,
+            text=True,
+        ) as process,
+    ):
+        yield Browser(process, complaints)
+        process.communicate(timeout=MOST_SECONDS)  # its input ends, and so does it
 
 
 def assert_sound(report: dict[str, Any]) -> None:
@@ -107,13 +136,11 @@ def test_every_built_page_is_looked_at(html: Path) -> None:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_in_both_themes_from_the_file_system_and_over_http(
-    html: Path, served: str, name: str
+    browse: Browser, html: Path, served: str, name: str
 ) -> None:
     looks = {"widths": WIDTHS, "axe": [390, 1440]}
-    from_file = {"url": (html / f"{name}.html").as_uri(), "theme": "light", **looks}
-    over_http = {"url": f"{served}/{name}.html", "theme": "dark", **looks}
-    for report in browse(from_file, over_http):
-        assert_sound(report)
+    assert_sound(browse(url=(html / f"{name}.html").as_uri(), theme="light", **looks))
+    assert_sound(browse(url=f"{served}/{name}.html", theme="dark", **looks))
 
 
 SEARCH = [
@@ -123,10 +150,12 @@ SEARCH = [
 
 
 @pytest.mark.parametrize("over_http", [False, True])
-def test_search_finds_the_chapter(html: Path, served: str, over_http: bool) -> None:
+def test_search_finds_the_chapter(
+    browse: Browser, html: Path, served: str, over_http: bool
+) -> None:
     root = served if over_http else html.as_uri()
     url = f"{root}/search.html?q=welford"
-    (report,) = browse({"url": url, "theme": "light", "widths": [390], "actions": SEARCH})
+    report = browse(url=url, theme="light", widths=[390], actions=SEARCH)
     assert_sound(report)
     assert "02 LayerNorm by hand" in report["values"][0]
 
@@ -173,7 +202,7 @@ def widgets_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "_build/html/book/widgets.html"
 
 
-def test_widgets_answer_without_a_kernel_or_a_network(widgets_page: Path) -> None:
+def test_widgets_answer_without_a_kernel_or_a_network(browse: Browser, widgets_page: Path) -> None:
     actions = [
         ("wait", ".counter", ""),
         ("click", ".counter", ""),
@@ -183,8 +212,7 @@ def test_widgets_answer_without_a_kernel_or_a_network(widgets_page: Path) -> Non
         ("read", ".widget-text input", "value"),
         ("count", ".widget-label mjx-container", ""),
     ]
-    page = {"url": widgets_page.as_uri(), "theme": "light", "widths": WIDTHS, "actions": actions}
-    (report,) = browse(page)
+    report = browse(url=widgets_page.as_uri(), theme="light", widths=WIDTHS, actions=actions)
     counted, linked, maths_in_labels = report["values"]
     assert counted == "pressed 2 times"
     assert linked == "4"
@@ -192,7 +220,7 @@ def test_widgets_answer_without_a_kernel_or_a_network(widgets_page: Path) -> Non
     assert_sound(report)
 
 
-def test_the_roofline_explorer_answers_to_keys_and_mouse(html: Path) -> None:
+def test_the_roofline_explorer_answers_to_keys_and_mouse(browse: Browser, html: Path) -> None:
     rows = '.fk-explorer input[aria-label="Rows, power of two"]'
     field = ".fk-explorer .size input[type=number]"
     spoken = ".fk-explorer .text"
@@ -210,8 +238,7 @@ def test_the_roofline_explorer_answers_to_keys_and_mouse(html: Path) -> None:
         ("read", spoken, "textContent"),
     ]
     chapter = html / "book/01_memory_and_the_roofline.html"
-    page = {"url": chapter.as_uri(), "theme": "light", "widths": [1440], "actions": actions}
-    (report,) = browse(page)
+    report = browse(url=chapter.as_uri(), theme="light", widths=[1440], actions=actions)
     first, doubled, other_card, complaint, clicked = report["values"]
     assert "LayerNorm, 4096×4096 bf16 on NVIDIA H100" in first
     assert "it must move 67.1 MB" in first
@@ -224,19 +251,42 @@ def test_the_roofline_explorer_answers_to_keys_and_mouse(html: Path) -> None:
     assert_sound(report)
 
 
-FAULTY = r"""<!doctype html><html lang="en"><title>Faults</title><main>
-<h1>Faults</h1><p style="color: #999; background: #aaa">pale, and \(x\) in between</p>
-<div style="width: 700px">wide</div><img alt="" src="https://example.invalid/x.png">
+FAULTY = r"""<!doctype html><html lang="en"><title>Faults</title>
+<style>aside { display: none } @media (min-width: 600px) { aside { display: block } }
+.pale { color: #999; background: #aaa } .grey { color: #bbb; background: #fff }</style>
+<aside><a href="#there"><b></b></a></aside><main id="there">
+<h1>Faults</h1><article class="bd-article"><p class="pale">pale, and \(x\) in between</p>
+<pre><b>well</b> <b>well</b> <i class="grey">,</i>
+<i class="grey">grey</i> <i class="grey">grey</i></pre>
+<pre style="background: #333"><b>dark</b> <b>dark</b></pre>
+<div style="width: 700px">wide</div><img alt="" src="https://example.invalid/x.png"></article>
 <script>console.error("loud")</script></main></html>"""
 
 
-def test_the_faults_of_a_page_are_told(tmp_path: Path) -> None:
+def test_the_faults_of_a_page_are_told(browse: Browser, tmp_path: Path) -> None:
     (tmp_path / "faulty.html").write_text(FAULTY)
     url = (tmp_path / "faulty.html").as_uri()
-    (report,) = browse({"url": url, "theme": "light", "widths": [390, 768], "axe": [390]})
+    report = browse(url=url, theme="light", widths=[390, 768], axe=[390, 768])
     assert report["foreign"] == ["https://example.invalid/x.png"]
     assert "error: loud" in report["console"]
     assert report["raw_maths"] == [r"pale, and \(x\) in between"]
     assert report["overflow"]["390"]
     assert report["overflow"]["768"] == []
-    assert [fault["id"] for fault in report["axe"]["390"]] == ["color-contrast"]
+    told = {w: [(f["id"], f["html"]) for f in faults] for w, faults in report["axe"].items()}
+    assert told == {
+        "390": [
+            ("color-contrast", r'<p class="pale">pale, and \(x\) in between</p>'),
+            # The first of two that look the same; that on another ground looks different.
+            ("color-contrast", '<i class="grey">grey</i>'),
+            ("color-contrast", "<b>dark</b>"),
+        ],
+        "768": [("link-name", '<a href="#there"><b></b></a>')],
+    }
+
+
+def test_a_page_that_fails_is_told_and_the_next_is_opened(browse: Browser, tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text(FAULTY)
+    url = (tmp_path / "page.html").as_uri()
+    with pytest.raises(AssertionError, match="no action dance"):
+        browse(url=url, theme="light", widths=[390], actions=[("dance", "h1", "")])
+    assert browse(url=url, theme="light", widths=[390])["url"] == url
