@@ -11,6 +11,7 @@ from kernels.cuda import cuda
 from tests.grading.mutation import Graded
 
 _FUNCTION = re.compile(r"__(?:global|device)__\s+(?:[\w*]+\s+)+(\w+)\s*\(")
+_UNTOUCHED = ("//", "#", "__global__", "__device__", "struct")
 _MACRO = re.compile(r"#define (\w+) .*")
 
 
@@ -83,8 +84,8 @@ def mutants(source: str) -> Iterator[Mutant]:
     lines = source.splitlines()
     seen = {source}
     for number, line in enumerate(lines):
-        if line.lstrip().startswith(("//", "#", "__global__", "__device__")) or "float*" in line:
-            # Signatures, comments, and pointers whose `*` is no product.
+        if line.lstrip().startswith(_UNTOUCHED) or "float*" in line:
+            # Comments, signatures, types, and pointers whose `*` is no product.
             continue
         for name, pattern, instead in _CHANGES:
             for match in re.finditer(pattern, line):

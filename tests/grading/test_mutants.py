@@ -7,6 +7,7 @@ import pytest
 from kernels.grading import check
 from kernels.grading.generate import BEGIN, ROOT
 from tests.grading.mutation import Graded, Mutant, answer_of, graded, mutants
+from tests.grading.verdict import fault
 
 # Mutants that compute the same function with the same bytes, each with the reason.
 _MASKED = "masked lanes never reach a store, nor the sums"
@@ -39,7 +40,7 @@ CELLS = _own_cells()
 
 def _survivors(asked: Graded, cell: str) -> tuple[int, list[Mutant]]:
     made = list(mutants(asked, cell))
-    lived = [m for m in made if check(asked.question, answer_of(asked, m), seed=1).passed]
+    lived = [m for m in made if not fault(asked.question, answer_of(asked, m))]
     return len(made), lived
 
 
@@ -47,12 +48,25 @@ def _survivors(asked: Graded, cell: str) -> tuple[int, list[Mutant]]:
     ("asked", "cell"), CELLS, ids=[f"{asked.question}-{cell}" for asked, cell in CELLS]
 )
 def test_mutants_are_caught(asked, cell):
-    assert check(asked.question, answer_of(asked), seed=1).passed
+    assert fault(asked.question, answer_of(asked)) == ""
     made, lived = _survivors(asked, cell)
     unknown = [m.told for m in lived if (asked.question, m.told) not in SAME]
     equal = len(lived) - len(unknown)
     assert made >= 8
     assert len(unknown) <= 0.02 * (made - equal), unknown
+
+
+def test_a_fault_is_what_the_check_tells():
+    asked, cell = next(pair for pair in CELLS if pair[0].question == "02.2")
+    one_of_each = {mutant.told.split(":")[0]: mutant for mutant in mutants(asked, cell)}
+    passed = []
+    for mutant in one_of_each.values():
+        answer = answer_of(asked, mutant)
+        result, told = check(asked.question, answer, seed=1), fault(asked.question, answer)
+        assert result.passed == (told == "")
+        assert result.passed or result.message.startswith(told.split(";")[0].rstrip("."))
+        passed += [mutant.told] if result.passed else []
+    assert [(asked.question, told) in SAME for told in passed] == [True]
 
 
 def test_a_mutant_has_one_change():
