@@ -120,6 +120,12 @@ def boundary(recording: Recording) -> str:
         "- Device time from a cold L2. A call from Python costs more; see the `host` rows.",
         "- Noise asks for a rerun: " + ("; ".join(noisy) if noisy else "nowhere") + ".",
     ]
+    profiled = told.get("profile", {})
+    if profiled.get("commit", told.get("commit")) != told.get("commit"):
+        lines.append(
+            f"- DRAM bytes were profiled apart, on {profiled['date'][:10]} at commit "
+            f"{profiled['commit']}; kernels that changed since have none."
+        )
     for name, what in (
         ("cache_effects", "Faster than a copy, so a cache's doing"),
         ("rejected", "Rejected"),

@@ -293,6 +293,7 @@ def run(
     found = run_rows(chosen, seconds, say)
     merged, told = merge(rows, found)
     told["command"], told["date"] = provenance.command(), provenance.utc_now()
+    told["commit"] = provenance.source()["commit"]
     write_suite(path, merged, record | {"profile": told})
     for problem in told["problems"]:
         say(f"profile  {problem}")

@@ -7,12 +7,15 @@ where every program is busy, what they move lies on a line in the rows.
 
 What the first programs don't show is refused: a kernel that asks for the number of programs, which
 is another in a smaller grid, and a count that is more than the tensor holds, which is where the
-last program has less to do, or where programs far apart share memory.
+last program has less to do, where programs far apart share memory, or where programs of two kinds
+take turns. Then all programs are run, at a few rows, if they are not too many.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -23,8 +26,9 @@ from kernels.launch.hook import TritonLaunch
 from kernels.launch.interpreter import interpret, tensors_of
 
 _FEW = (1, 2, 3)
+_MOST_PROGRAMS = 640  # to run one by one, some hundredths of a second each
 # Rows to look at, beside multiples of a grid's sizes: a few, whole warps, whole blocks of threads.
-ROW_COUNTS = ((4, 8, 12), (32, 64, 96), (256, 512, 768))
+ROW_COUNTS = ((4, 8, 12), (32, 64, 96), (64, 128, 192), (256, 512, 768))
 
 
 def recorded(call: Callable[[], object]) -> tuple[Launch, ...]:
@@ -82,19 +86,28 @@ def count(call_at: Callable[[int], Callable[[], object]], rows: int) -> Ledger:
         for counts in places:
             few = [at(n)[number] for n in counts if len(at(n)) == len(whole)]
             if len(few) == len(counts) and stands_for(few, counts, launch, rows):
-                try:
-                    seen = [Ledger((_step(one),)) for one in few]
-                    return extend_rows(zip(counts, seen, strict=True), rows).steps[0]
-                except ValueError:
-                    continue  # at other numbers of rows it may be even
+                short = math.prod(few[-1].grid) <= _MOST_PROGRAMS
+                for run in (_step, _all_programs) if short else (_step,):
+                    with contextlib.suppress(ValueError):  # at other numbers of rows it may be even
+                        seen = [Ledger((run(one),)) for one in few]
+                        return extend_rows(zip(counts, seen, strict=True), rows).steps[0]
         return _step(launch)
 
     return Ledger(tuple(step(*numbered) for numbered in enumerate(whole)), "linear")
 
 
-def _step(launch: Launch) -> Step:
+def _sampled(launch: Launch) -> TritonLaunch:
     if not isinstance(launch, TritonLaunch) or "num_programs" in launch.kernel.src:
         raise ValueError(f"launch of {launch.name!r}: its first programs don't tell of the others")
+    return launch
+
+
+def _all_programs(launch: Launch) -> Step:
+    return _extended(_sampled(launch), launch.grid).steps[0]
+
+
+def _step(launch: Launch) -> Step:
+    launch = _sampled(launch)
     step = _extended(launch, ()).steps[0]
     for name, value in launch.arguments.items():
         size = sum(tensor.numel() * tensor.element_size() for tensor in tensors_of(value))

@@ -112,6 +112,17 @@ def test_the_report_tells_decisions_evidence_counters_and_boundary():
     assert "Noise asks for a rerun: layernorm 64x1000 fp32 over eager." in text
 
 
+def test_the_report_tells_of_dram_bytes_that_are_another_commits():
+    recording = a_recording()
+    assert "profiled apart" not in lab_report.page(recording)
+    recording.provenance["commit"] = "abc"
+    recording.provenance["profile"] |= {"commit": "abc", "date": "2026-11-27T10:00:00Z"}
+    assert "profiled apart" not in lab_report.page(recording)
+    recording.provenance["profile"]["commit"] = "def"
+    told = "DRAM bytes were profiled apart, on 2026-11-27 at commit def; kernels"
+    assert told in lab_report.page(recording)
+
+
 def test_a_suite_that_was_recorded_nowhere_is_one_sentence(capsys):
     assert main(["report", "attention"]) == 2
     assert "suite 'attention' was recorded on no card; recorded: " in capsys.readouterr().err

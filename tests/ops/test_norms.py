@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.lab import traffic
+from kernels.lab import counting, passes, traffic
 from kernels.launch import assume_capability, for_card, recording
 from kernels.launch.compile import compile_launch
 from kernels.ops import _norm_backward as back
@@ -371,3 +371,26 @@ def test_the_second_reading_of_a_wide_row_is_asked_for_but_unique_bytes_are_idea
     assert by_name["dx"].write_unique == by_name["dx"].write_requested == large
     parts = 2 * 2 * n_cols * 4  # two sums of two teams, in fp32
     assert finish.bytes_unique == parts + 2 * n_cols * weight.itemsize
+
+
+def test_programs_of_two_kinds_are_counted_at_a_few_rows(monkeypatch):
+    """In the suite a team has 64 rows of 16384 columns; here 4 of 200, so that all can be run."""
+    monkeypatch.setattr(back, "WIDEST", 64)
+    monkeypatch.setattr(back, "WIDER_HALF", back.Wide(64, 1, sum_rows=2, sum_cols=64, rows_each=4))
+    op, shape, dtype = get("layernorm"), (100, 192), torch.bfloat16
+    caches = back.configuration, counting._count_op
+    try:
+        for cache in caches:
+            cache.cache_clear()
+        extended = counting.count_op(op, "fused", shape, dtype, "bwd")
+        bound = passes.bind(op, op.variant("fused"), op.inputs(shape, dtype, "cpu", 0), "bwd")
+        whole = traffic.count(bound)
+    finally:
+        for cache in caches:
+            cache.cache_clear()
+    assert [s.name for s in whole.steps] == ["norm_backward_wide", "sum_partials"]
+    assert extended.method == "linear"
+    for one, other in zip(extended.steps, whole.steps, strict=True):
+        assert one.grid == other.grid
+        for name in (t.tensor for t in other.tensors):
+            assert one.tensor(name) == other.tensor(name)
