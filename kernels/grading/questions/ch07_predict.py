@@ -40,6 +40,7 @@ def launch_backward(rows: int, cols: int, dtype: torch.dtype, programs: int) -> 
         BLOCK_ROWS=1,
         BLOCK_COLS=1 << (cols - 1).bit_length(),
         STAGES=1,
+        HOLD_WEIGHT=True,
     )
     sum_partials[(-(-cols // 32),)](
         *parts, dweight, dbias, programs, cols, BLOCK_ROWS=16, BLOCK_COLS=32
