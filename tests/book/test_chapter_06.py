@@ -235,6 +235,20 @@ def test_a_residual_and_a_norm_of_torch_take_six_quarters_and_fused_one_copy(row
         assert row("fused", shape, op="add_layernorm").time_us_p50 < 1.03 * copy_us
 
 
+def test_more_candidates_help_layer_norm_and_hurt_rms_norm_at_the_smaller_shape(row):
+    def gain(op, shape):
+        first, searched = (row(v, shape, op=op) for v in ("compile", "compile_max_autotune"))
+        return first.time_us_p50 / searched.time_us_p50
+
+    assert gain("layernorm", (4096, 4096)) > 1.05
+    assert gain("rmsnorm", (4096, 4096)) < 0.8
+    for op in ("layernorm", "rmsnorm"):
+        assert abs(gain(op, LARGE) - 1) < 0.02
+    for shape in ((4096, 4096), LARGE):
+        searched = row("compile_max_autotune", shape, op="softmax").time_us_p50
+        assert searched > 1.5 * row("copy", shape, op="softmax").time_us_p50
+
+
 def test_softmax_of_others_waits_or_runs_out_of_issue_slots(row, profiled):
     torchs, compiled, ours = (
         profiled(variant, LARGE, op="softmax") for variant in ("torch", "compile", "fused")
