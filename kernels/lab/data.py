@@ -104,8 +104,21 @@ def write_suite(path: Path, rows: Iterable[Row], provenance: dict[str, Any]) -> 
         writer.writerow(COLUMNS)
         for row in rows:
             writer.writerow([_to_cell(getattr(row, f.name)) for f in fields(Row)])
-    text = json.dumps(provenance, indent=2, ensure_ascii=False, sort_keys=True)
-    path.with_suffix(".json").write_text(text + "\n", encoding="utf-8")
+    path.with_suffix(".json").write_text(_told(provenance) + "\n", encoding="utf-8")
+
+
+def _told(value: Any, level: int = 0) -> str:
+    """JSON with a line for each cell: one for each number would be most of a recording."""
+    entries = None
+    if isinstance(value, dict) and level < 2:
+        entries = [f"{json.dumps(k)}: {_told(value[k], level + 1)}" for k in sorted(value)]
+    elif isinstance(value, list) and any(isinstance(entry, dict) for entry in value):
+        entries = [_told(entry, 2) for entry in value]
+    if not entries:
+        return json.dumps(value, ensure_ascii=False, sort_keys=True)
+    start, end = "{}" if isinstance(value, dict) else "[]"
+    indent = "\n" + "  " * level
+    return start + indent + "  " + f",{indent}  ".join(entries) + indent + end
 
 
 def read_suite(path: Path) -> tuple[list[Row], dict[str, Any]]:

@@ -42,9 +42,19 @@ def test_columns_are_the_fixed_ones():
 def test_rows_and_provenance_come_back(tmp_path):
     rows = [a_row(), a_row(timing="host", error=None, bytes_dram_read=7)]
     path = tmp_path / "h100-sxm" / "norms.csv"
-    write_suite(path, rows, {"card": "a card", "dirty": False})
-    assert read_suite(path) == (rows, {"card": "a card", "dirty": False})
+    told = {
+        "card": {"name": "a card, µs"},
+        "dirty": False,
+        "nothing": {},
+        "profile": {"cells": [{"kernels": [1, 2]}, {"kernels": []}], "problems": ["a", "b"]},
+        "timelines": {"a cell": [["k", 0.0, 1.5], ["l", 1.5, 2.0]], "another": []},
+    }
+    write_suite(path, rows, told)
+    assert read_suite(path) == (rows, told)
     assert path.read_text().splitlines()[0] == FIXED
+    lines = path.with_suffix(".json").read_text(encoding="utf-8").splitlines()
+    assert '    "a cell": [["k", 0.0, 1.5], ["l", 1.5, 2.0]],' in lines  # a line for each cell
+    assert '      {"kernels": [1, 2]},' in lines
 
 
 def test_an_unmeasured_cell_is_empty(tmp_path):
