@@ -66,7 +66,7 @@ class CudaSpecialization:
 
     def _matrix_instruction(self, cubin: bytes, function: str) -> str | None:
         # Disassembly is slow, and NVRTC makes a matrix instruction of what asks for one alone.
-        if not re.search("mma", self.source):
+        if not re.search(r"\b(?:w|wg)?mma", self.source):
             return None
         sass = disassembly(cubin).partition(f"Function : {function}\n")[2].partition("Function :")
         return next((name for pattern, name in _MATRIX if re.search(pattern, sass[0])), None)

@@ -315,7 +315,8 @@ def trace_map(
     if not panels:
         raise ValueError("accesses holds no load and no store; trace_map takes at least one")
     programs = max(access.program for _, _, own in panels for access in own) + 1
-    tall = min(1.5, max(0.5, 0.13 * programs))
+    # Room for a label each, of four at most.
+    tall = min(1.5, max(0.5, 0.13 * programs, 0.19 * min(programs, 4)))
     figure = new_figure(len(panels) * (tall + 0.85) + 0.5)
     grid = figure.subplots(
         2 * len(panels), 1, squeeze=False, height_ratios=[0.16, tall] * len(panels)

@@ -12,6 +12,7 @@ from kernels.grading.questions.ch07_designs import DESIGNS, backward_ledger, pri
 from kernels.grading.questions.ch07_predict import counted_backward
 from kernels.grading.questions.ch07_upstream import FAULTY, right_dx
 from tests.grading import submissions_07 as s
+from tests.grading import submissions_07_designs as designs
 from tests.grading import submissions_07_sums as sums
 from tests.grading.mutation import answer_of, graded
 
@@ -23,7 +24,7 @@ RIGHT = {
     "07.5": (sums.parts_with(""), sums.row_by_row, sums.one_tile),
     "07.6": (sums.dweight_with(""), sums.strided_dweight, sums.tiled_dweight),
     "07.7": (sums.one_pass_with(""), sums.strided_one_pass, sums.tiled_one_pass),
-    "07.8": (sums.design_by_reads, sums.design_by_buffers, sums.design_by_launches),
+    "07.8": (designs.design_by_reads, designs.design_by_buffers, designs.design_by_launches),
 }
 
 
@@ -214,16 +215,24 @@ def test_one_pass_wrong(answer, message, means):
 @pytest.mark.parametrize(
     ("answer", "message", "means"),
     [
-        (sums.design_without_passes, "says 'partial sums'", "x and dy are read by both"),
+        (designs.design_without_passes, "says 'partial sums'", "x and dy are read by both"),
         (lambda ledger: ("second reading", 0), "says 'second reading'", "reads what it writes"),
-        (sums.design_with(sums.priced_by_distinct_bytes), "what the atomics ask for", "distinct"),
-        (sums.design_with(sums.priced_by_writes), "read and written", "or the writes alone"),
         (
-            sums.design_with(sums.priced_by_matrices),
+            designs.design_with(designs.priced_by_distinct_bytes),
+            "what the atomics ask for",
+            "distinct",
+        ),
+        (designs.design_with(designs.priced_by_writes), "read and written", "or the writes alone"),
+        (
+            designs.design_with(designs.priced_by_matrices),
             "without dx asks to read",
             "leaves out inv_rms",
         ),
-        (sums.design_with(sums.priced_by_last_launch), "without dx asks to read", "launch that w"),
+        (
+            designs.design_with(designs.priced_by_last_launch),
+            "without dx asks to read",
+            "launch that w",
+        ),
         (lambda ledger: ("locks", 0), "returned 'locks'; a design is one of", ""),
         (lambda ledger: "atomics", "it takes the tuple (design, price)", ""),
     ],
