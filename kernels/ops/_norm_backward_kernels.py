@@ -211,10 +211,10 @@ def norm_backward_wide(
     SUM_ROWS: tl.constexpr,
     SUM_COLS: tl.constexpr,
 ):
-    # Rows that leave no room for their sums. Programs start in the order of their numbers (CUDA does
-    # not promise it, but only the speed depends on it), so they come in teams: `rows_each` of them
-    # write dx, a row each, and right behind them `n_across` sum up the same rows, SUM_COLS columns
-    # each, while the L2 cache still has x and dy.
+    # Rows that leave no room for their sums. Programs start in the order of their numbers (which
+    # CUDA does not promise, but only the speed depends on it), so they come in teams: `rows_each`
+    # of them write dx, a row each, and right behind them `n_across` sum up the same rows, SUM_COLS
+    # columns each, while the L2 cache still has x and dy.
     n_cols = n_groups * GROUP
     team = (tl.program_id(0) // (rows_each + n_across)).to(tl.int64)
     place = tl.program_id(0) % (rows_each + n_across)
