@@ -124,7 +124,7 @@ def boundary(recording: Recording) -> str:
     if profiled.get("commit", told.get("commit")) != told.get("commit"):
         lines.append(
             f"- DRAM bytes were profiled apart, on {profiled['date'][:10]} at commit "
-            f"{profiled['commit']}; kernels that changed since have none."
+            f"`{profiled['commit'][:10]}`; kernels that changed since have none."
         )
     for name, what in (
         ("cache_effects", "Faster than a copy, so a cache's doing"),

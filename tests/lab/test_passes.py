@@ -240,9 +240,12 @@ def test_a_large_backward_is_counted_without_running_it(registered):
     assert [s.name for s in forward] == ["scale_rows"]
 
 
-def test_programs_that_tell_nothing_of_others_are_refused():
-    inputs = inputs_of((41, 12))
-    with pytest.raises(ValueError, match="don't share .* evenly"):  # 21 programs, the last of one
+def test_programs_that_tell_nothing_of_others_are_all_run_if_they_are_few(monkeypatch):
+    inputs = inputs_of((41, 12))  # 21 programs, the last of one row
+    ledger = sampling.count(lambda rows: backward("fused", inputs), 41)
+    assert numbers(ledger) == numbers(traffic.count(backward("fused", inputs)))
+    monkeypatch.setattr(sampling, "_MOST_PROGRAMS", 20)
+    with pytest.raises(ValueError, match="don't share .* evenly"):
         sampling.count(lambda rows: backward("fused", inputs), 41)
 
 

@@ -361,10 +361,13 @@ def test_a_candidate_computes_softmax_or_its_gradient():
 
 
 def test_peers_that_are_absent_or_need_a_gpu_say_so(monkeypatch):
-    assert list(OP.variants) == ["eager", "torch", "compile", "fused", "liger"]
+    assert list(OP.variants) == [
+        *("eager", "torch", "compile", "compile_max_autotune", "fused", "liger", "helion")
+    ]
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     assert "GPU" in OP.variant("compile").unavailable(cpu)
     assert "iger" in OP.variant("liger").unavailable(cpu)
+    assert "elion" in OP.variant("helion").unavailable(cpu)
     assert OP.variant("fused").unavailable(cpu) is None
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert OP.variant("liger").unavailable(gpu) == "liger-kernel is not installed"
