@@ -13,6 +13,7 @@ from kernels.grading.questions.ch07_predict import counted_backward
 from kernels.grading.questions.ch07_upstream import FAULTY, right_dx
 from tests.grading import submissions_07 as s
 from tests.grading import submissions_07_designs as designs
+from tests.grading import submissions_07_reuse as reuse
 from tests.grading import submissions_07_sums as sums
 from tests.grading.mutation import answer_of, graded
 
@@ -25,6 +26,7 @@ RIGHT = {
     "07.6": (sums.dweight_with(""), sums.strided_dweight, sums.tiled_dweight),
     "07.7": (sums.one_pass_with(""), sums.strided_one_pass, sums.tiled_one_pass),
     "07.8": (designs.design_by_reads, designs.design_by_buffers, designs.design_by_launches),
+    "07.9": (reuse.by_ages, reuse.by_distance, reuse.by_list),
 }
 
 
@@ -239,6 +241,35 @@ def test_one_pass_wrong(answer, message, means):
 )
 def test_design_wrong(answer, message, means):
     fails(check("07.8", answer, seed=1), message=message, means=means)
+
+
+@pytest.mark.parametrize(
+    ("answer", "means"),
+    [
+        (reuse.every_reading, "Every reading is counted"),
+        (reuse.distinct, "as if the cache held everything"),
+        (reuse.moved_with(renews=False), "The block that came first leaves"),
+        (reuse.moved_with(oldest=False), "The newest block leaves"),
+        (reuse.one_byte_less, "to its last byte still fits"),
+        (reuse.moved_with(most_out=1), "more leave, until it fits"),
+        (reuse.moved_with(empties=True), "All blocks leave"),
+        (reuse.moved_with(in_bytes=False), "not bytes"),
+    ],
+)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_second_reading_wrong(answer, means, seed):
+    fails(check("07.9", answer, seed=seed), message="the cache asks DRAM for", means=means)
+
+
+def test_a_second_reading_is_a_whole_number_and_may_change_its_list():
+    fails(check("07.9", lambda readings, capacity: 1.5, seed=1), message="is an int")
+
+    def eats(readings, capacity):
+        answer = reuse.by_list(list(readings), capacity)
+        readings.clear()
+        return answer
+
+    assert check("07.9", eats, seed=1).passed
 
 
 @pytest.mark.parametrize("args", [(10, 48, 2, 3), (3, 5, 4, 7), (1, 1, 4, 1)])

@@ -10,6 +10,7 @@ from kernels.grading.questions.ch07_dx import (
 )
 from kernels.grading.questions.ch07_one_pass import grade_one_pass
 from kernels.grading.questions.ch07_predict import grade_bytes
+from kernels.grading.questions.ch07_reuse import grade_moved
 from kernels.grading.questions.ch07_sums import (
     DWEIGHT_SPEED,
     PARTS_SPEED,
@@ -142,5 +143,22 @@ register(
             "The launch that writes dx is in every design. The price is what stands beside it.",
         ),
         grade=grade_design,
+    )
+)
+register(
+    Question(
+        id="07.9",
+        title="A second reading in time",
+        kind="predict",
+        points=3,
+        takes="moved_bytes(readings, capacity)",
+        hint="Keep the blocks in the order of their last reading. What changes when one is found?",
+        more_hints=(
+            "A dict keeps the order in which keys came: delete a block and put it in again, and it "
+            "is the newest.",
+            "Before a block comes, the oldest leave while what is there and the new one are more "
+            "than capacity. All of capacity may be used.",
+        ),
+        grade=grade_moved,
     )
 )
