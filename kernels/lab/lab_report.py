@@ -121,10 +121,10 @@ def boundary(recording: Recording) -> str:
         "- Noise asks for a rerun: " + ("; ".join(noisy) if noisy else "nowhere") + ".",
     ]
     profiled = told.get("profile", {})
-    if profiled.get("commit", told.get("commit")) != told.get("commit"):
+    if profiled.get("commit") not in (None, told.get("commit")):
         lines.append(
             f"- DRAM bytes were profiled apart, on {profiled['date'][:10]} at commit "
-            f"`{profiled['commit'][:10]}`; kernels that changed since have none."
+            f"`{profiled['commit'][:10]}`, of the kernels as they were then."
         )
     for name, what in (
         ("cache_effects", "Faster than a copy, so a cache's doing"),

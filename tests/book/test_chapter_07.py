@@ -15,7 +15,7 @@ from kernels.lab.data import recordings
 from kernels.launch import recording
 from kernels.launch.compile import compile_launch
 from kernels.ops import layernorm
-from kernels.ops._norm_backward import CONFIGURATIONS
+from kernels.ops._norm_backward import CONFIGURATIONS, WIDE_HALF
 from kernels.ops._norm_backward_kernels import norm_backward_rows, sum_partials
 from tests.book.test_chapter_02 import cells
 from tests.book.test_notebooks import ROOT
@@ -319,6 +319,14 @@ def test_a_row_too_wide_for_its_sums_is_asked_for_again_and_caches_answer(card):
     assert wide.time_us_p50 < wide.bytes_requested / per_us / 2
     assert wide.time_us_p50 > 1.3 * wide.bytes_unique / per_us
     assert card.reach("rmsnorm", "fused", WIDE) > 0.9
+
+
+def test_the_teams_that_the_page_tells_of_are_the_packages(card):
+    team = WIDE_HALF
+    assert (team.rows_each, WIDE[1] // team.sum_cols, team.sum_cols) == (64, 16, 1024)
+    assert team.rows_each * WIDE[1] * 2 * 2 == 4 << 20
+    assert card.recording.provenance["card"]["l2_bytes"] == 50 << 20
+    assert -(-WIDE[1] // team.block_cols) > 1  # dx goes by tiles
 
 
 def test_liger_writes_two_tensors_for_rmsnorm(card):

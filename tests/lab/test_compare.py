@@ -118,8 +118,10 @@ def test_the_report_tells_of_dram_bytes_that_are_another_commits():
     recording.provenance["commit"] = "abc"
     recording.provenance["profile"] |= {"commit": "abc", "date": "2026-11-27T10:00:00Z"}
     assert "profiled apart" not in lab_report.page(recording)
+    recording.provenance["profile"]["commit"] = None  # outside a clone nothing tells
+    assert "profiled apart" not in lab_report.page(recording)
     recording.provenance["profile"]["commit"] = 4 * "0123456789"
-    told = "DRAM bytes were profiled apart, on 2026-11-27 at commit `0123456789`; kernels"
+    told = "DRAM bytes were profiled apart, on 2026-11-27 at commit `0123456789`, of the kernels"
     assert told in lab_report.page(recording)
 
 

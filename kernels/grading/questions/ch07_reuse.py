@@ -103,7 +103,7 @@ _MISTAKES: tuple[Mistake, ...] = (
 
 
 def _drawn(rng: random.Random, length: int, even: bool) -> tuple[list[Reading], int]:
-    """A few readings of a few blocks, with a block that returns at once and one that fills up."""
+    """Readings of five blocks, of one size if `even`, and a capacity that can't hold them all."""
     sizes = {name: 8 if even else rng.randrange(2, 13) for name in "abcde"}
     readings = [(name, sizes[name]) for name in rng.choices("abcde", k=length)]
     return readings, rng.randrange(max(sizes.values()), sum(sizes.values()))
@@ -112,14 +112,14 @@ def _drawn(rng: random.Random, length: int, even: bool) -> tuple[list[Reading], 
 def cases(rng: random.Random) -> list[tuple[list[Reading], int]]:
     """Return readings and a capacity each; among them one for every mistake."""
     round_trip = [(name, 8) for name in "abc" * 3]
-    drawn = [
+    fixed = [
         (round_trip, 24),  # fits to the last byte
         (round_trip, 23),  # no longer, and then nothing is ever found
         ([(name, 8) for name in "abacab"], 16),  # a is read again, so b is the older
         ([("a", 3), ("b", 3), ("c", 6), ("b", 3)], 8),  # c takes the room of both
         ([("a", 4), ("b", 4), ("c", 4), ("b", 4)], 8),  # b stays when c comes
     ]
-    return drawn + [_drawn(rng, 12, even) for even in (True, False, True, False)]
+    return fixed + [_drawn(rng, 12, even) for even in (True, False, True, False)]
 
 
 def grade_moved(attempt: Attempt) -> None:
