@@ -20,9 +20,11 @@ WIDTHS = {"divisible": 1024, "ragged": 1000, "three": 3, "seventeen": 17, "one":
 def assert_close(out, exact, dtype, shape):
     tolerance = OP.tolerance(dtype, shape)
     assert out.dtype == dtype
+    # A row of a few elements can lie close together: its 1/std magnifies the mean's rounding.
+    near = 16 * 2.0**-24 if shape[-1] < 100 else 0.0
     error = (out.double() - exact).norm()
-    assert error <= tolerance.relative_norm * exact.norm(), (error / exact.norm()).item()
-    assert (out.double() - exact).abs().max() <= tolerance.largest * exact.abs().max()
+    assert error <= (tolerance.relative_norm + near) * exact.norm(), (error / exact.norm()).item()
+    assert (out.double() - exact).abs().max() <= (tolerance.largest + near) * exact.abs().max()
 
 
 def make(rows, cols, dtype, **options):
