@@ -7,7 +7,7 @@ import torch
 
 import kernels.ops  # noqa: F401
 from kernels import registry
-from kernels.lab.passes import as_tuple
+from kernels.passes import as_tuple
 from kernels.registry import Cost, Op, Tolerance, Variant
 
 

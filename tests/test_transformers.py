@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from book.tools.build import ROOT
+from kernels.paths import ROOT
 
 USE_BOTH = """
 import torch
-from kernels.lab.counting import count_op
-from kernels.ops.layernorm import OP, layer_norm
+from kernels.lab.counting.op_ledger import count_op
+from kernels.ops.norms.layernorm import OP, layer_norm
 from transformers import LlamaConfig, LlamaModel
 from transformers.utils import is_kernels_available
 import kernels

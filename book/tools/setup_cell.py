@@ -19,9 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from book.tools.config import Repository, repository
+from book.tools.config import ROOT, Repository, repository
 
-ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("book", "solutions")
 TAGS = ["setup", "hide-input"]
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from kernels.cuda import gpu
+from kernels.cuda import nvrtc
+from kernels.cuda.cuda_launch import CudaLaunch, on_host
 from kernels.cuda.emulator.build import build
 from kernels.cuda.emulator.process import launch as emulate
 from kernels.cuda.emulator.results import Counts
 from kernels.cuda.errors import CudaError
-from kernels.cuda.launches import CudaLaunch, on_host
 from kernels.cuda.signature import (
     Declaration,
     Parameter,
@@ -156,7 +156,7 @@ class Launcher:
         if device is not None and on_gpu and mode is None:
             if not trace:
                 size = (self.grid, self.block, self.shared_bytes)
-                gpu.launch(module.source, signature, arguments, *size, device)
+                nvrtc.launch(module.source, signature, arguments, *size, device)
             return None
         launch = CudaLaunch(
             kernel=self.kernel,

@@ -10,16 +10,16 @@ from __future__ import annotations
 import contextlib
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernels.cuda import CudaError, initcheck
-from kernels.grading.compare import (
+from kernels.grading.cases import Case, Run, memory_of
+from kernels.grading.closeness import (
     changed,
-    describe,
     index_of,
     kind_fault,
     value_fault,
@@ -29,11 +29,9 @@ from kernels.grading.diagnosis import symptom
 from kernels.grading.evidence import evidence
 from kernels.grading.faults import meaning, unwritten
 from kernels.grading.question import PLACEHOLDER, Attempt, NotAnswered, Wrong
-from kernels.lab.aten import moves_bytes, tensors_in
-from kernels.lab.ledger import TensorTraffic
+from kernels.lab.counting.aten import moves_bytes, tensors_in
 from kernels.launch import KernelError, LaunchError, Launches, interpreting
-from kernels.launch.interpreter import tensors_of
-from kernels.registry import Tolerance, dtype_name
+from kernels.registry import dtype_name
 
 Tensor = torch.Tensor
 
@@ -110,10 +108,6 @@ def _size(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def _place(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
-
-
 @contextlib.contextmanager
 def _poisoned() -> Iterator[None]:
     """Fill what `torch.empty` gives with NaN, so that an old result in that memory is no answer."""
@@ -125,62 +119,6 @@ def _poisoned() -> Iterator[None]:
         yield
     finally:
         torch._C._set_deterministic_algorithms(before, warn_only=warn_only)
-
-
-@dataclass(frozen=True)
-class Case:
-    """One call to grade: named tensors and plain options, the first tensor being x.
-
-    `trait` says what is special about the inputs ("" for nothing). The output has the shape of
-    `reference`, and `dtype`, or that of x without one.
-    """
-
-    tensors: dict[str, Tensor]
-    options: tuple[Any, ...]
-    reference: Tensor
-    tolerance: Tolerance
-    trait: str = ""
-    dtype: torch.dtype | None = None
-
-    @property
-    def x(self) -> Tensor:
-        """The first tensor."""
-        return next(iter(self.tensors.values()))
-
-    @property
-    def like(self) -> Tensor:
-        """A tensor without memory that has the output's shape, dtype and device."""
-        dtype = self.dtype or self.x.dtype
-        return torch.empty((), dtype=dtype, device=self.x.device).expand(self.reference.shape)
-
-    def __str__(self) -> str:
-        return describe(self.x) + (f", {self.trait}" if self.trait else "")
-
-
-@dataclass(frozen=True)
-class Run:
-    """What became of one case."""
-
-    case: Case
-    output: Any
-    launches: Launches
-    operators: tuple[str, ...]
-    fault: str | None = None
-    wrong: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
-
-    def traffic(self, tensor: Tensor) -> TensorTraffic:
-        """The bytes that the launches moved of one tensor, under whatever name they took it."""
-        total = TensorTraffic("")
-        for launch in self.launches:
-            names = {
-                name
-                for name, value in launch.arguments.items()
-                if any(_place(t) == _place(tensor) for t in tensors_of(value))
-            }
-            for name, *numbers in launch.arena.totals() if launch.arena else ():
-                if name.split("[")[0] in names:
-                    total += TensorTraffic("", *numbers)
-        return total
 
 
 def _called(
@@ -204,8 +142,8 @@ def run(attempt: Attempt, case: Case, earlier: Sequence[Run] = ()) -> Run:
     ran = Run(copies, output, launches, operators)
     fault = kind_fault(output, case.like)
     if fault is None and output.numel():
-        places = {_place(r.output) for r in earlier if r.fault is None and r.output.numel()}
-        if _place(output) in places:
+        places = {memory_of(r.output) for r in earlier if r.fault is None and r.output.numel()}
+        if memory_of(output) in places:
             fault = "it returned the memory of an earlier call's output, which it overwrote or kept"
     for name, tensor in given.items():
         first = changed(case.tensors[name], tensor)

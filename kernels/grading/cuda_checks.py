@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from kernels.cuda import Module
+from kernels.cuda.cuda_launch import CudaLaunch
 from kernels.cuda.emulator.results import LineTraffic
-from kernels.cuda.launches import CudaLaunch
-from kernels.grading.checks import Run, computed_by_kernels
+from kernels.grading.cases import Run
+from kernels.grading.checks import computed_by_kernels
 from kernels.grading.question import Attempt, Wrong
 from kernels.launch.interpreter import tensors_of
 

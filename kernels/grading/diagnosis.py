@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from kernels.grading.cases import Run
 from kernels.grading.pictures import as_rows
-
-if TYPE_CHECKING:
-    from kernels.grading.checks import Run
 
 
 def symptom(runs: Sequence[Run]) -> str:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from kernels.cuda.emulator.results import WarpAccess
+from kernels.grading.cases import Case, Run
 from kernels.grading.pictures import as_rows, heat_map, where
 from kernels.launch import Launches
 from kernels.launch.interpreter import tensors_of
-
-if TYPE_CHECKING:
-    from kernels.grading.checks import Case, Run
 
 Array = np.ndarray[Any, Any]
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from kernels.grading.question import PLACEHOLDER
+from kernels.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 BEGIN, GIVEN, END = "### BEGIN SOLUTION", "### GIVEN", "### END SOLUTION"
 
 Cell = dict[str, Any]

@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
-from kernels.cuda.compile import no_compiler
-from kernels.cuda.launches import CudaLaunch
-from kernels.grading.checks import Case, Run, call
+from kernels.cuda.cuda_compile import no_compiler
+from kernels.cuda.cuda_launch import CudaLaunch
+from kernels.grading.cases import Case, Run
+from kernels.grading.checks import call
 from kernels.grading.question import Attempt, Wrong
-from kernels.lab.cards import LIMITS
+from kernels.lab.cards.makers import LIMITS
 from kernels.launch import assume_capability, recording
-from kernels.launch.compile import compile_launch
+from kernels.launch.triton_compile import compile_launch
 
 _FEWER = {
     False: "Take a smaller block, or more warps (num_warps=8).",

@@ -9,10 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from kernels.grading.speed import Speed
+from typing import Any
 
 KINDS = ("predict", "read", "fix", "write", "optimise", "explain")
 # What an untouched exercise raises; the generator writes it where a solution stood.
@@ -55,6 +52,18 @@ class Attempt:
         except BaseException:  # it has none, or a strange one
             return "answer"
         return name if type(name) is str and name.isidentifier() else "answer"
+
+
+@dataclass(frozen=True)
+class Speed:
+    """A call to time: `make(seed)` is its `Case` on the CPU, `share` the copy's rate to reach.
+
+    The rate is that of the bytes that have to move, inputs and output once, and the copy moves as
+    many.
+    """
+
+    make: Callable[[int], Any]
+    share: float
 
 
 @dataclass(frozen=True)

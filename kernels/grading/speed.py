@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from kernels.grading.checks import Case, call
-from kernels.grading.compare import kind_fault, value_fault, wrong_elements
-from kernels.grading.question import Attempt, Wrong
-from kernels.lab.copying import copy_by_kernel
-from kernels.lab.timing import CudaStream, calls_in_window, capture, quantile, time_windows
+from kernels.grading.cases import Case
+from kernels.grading.checks import call
+from kernels.grading.closeness import kind_fault, value_fault, wrong_elements
+from kernels.grading.question import Attempt, Speed, Wrong
+from kernels.lab.measuring.copying import copy_by_kernel
+from kernels.lab.measuring.timing import (
+    CudaStream,
+    calls_in_window,
+    capture,
+    quantile,
+    time_windows,
+)
 
 BONUS = 1
 _SECONDS = 0.2
@@ -30,18 +36,6 @@ _ON_CPU = (
     "The kernel got memory of the CPU. torch.empty_like(x) allocates where x lies; torch.empty "
     "takes device=x.device for that."
 )
-
-
-@dataclass(frozen=True)
-class Speed:
-    """A call to time: `make(seed)` is its case on the CPU, `share` the copy's rate to reach.
-
-    The rate is that of the bytes that have to move, inputs and output once, and the copy moves as
-    many.
-    """
-
-    make: Callable[[int], Case]
-    share: float
 
 
 @dataclass(frozen=True)

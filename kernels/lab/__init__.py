@@ -1,1 +1,51 @@
-"""The instruments: ledgers of bytes, the bench, the profiler, the plots."""
+"""The instruments, and the face that notebooks import them from.
+
+    from kernels.lab import count_op, measured, plots, recordings, traffic
+
+A name is loaded when it is first asked for, so that counting does not wait for drawing.
+"""
+
+from importlib import import_module
+from typing import Any
+
+# The module that each name of the face stands for, or "module:name in it".
+_PLACES = {
+    # counting without a GPU
+    "aten": "counting.aten",
+    "traffic": "counting.traffic",
+    "count_op": "counting.op_ledger:count_op",
+    "instructions": "counting.instructions:instructions",
+    # times, measured here or recorded
+    "ceilings_here": "measuring.shown:ceilings_here",
+    "measured": "measuring.shown:measured",
+    "recorded": "measuring.shown:recorded",
+    "recordings": "records.data:recordings",
+    "lab_report": "records.lab_report",
+    # figures and explorers
+    "plots": "drawing.plots",
+    "warps": "drawing.warps",
+    "rounds": "drawing.rounds:rounds",
+    "peak_shares": "drawing.peaks:peak_shares",
+    "CYCLE": "drawing.style:CYCLE",
+    "WRITE_HATCH": "drawing.style:WRITE_HATCH",
+    "ink_on": "drawing.style:ink_on",
+    "new_figure": "drawing.style:new_figure",
+    "page": "drawing.style:page",
+    "themed": "drawing.style:themed",
+    "RooflineExplorer": "drawing.explorers:RooflineExplorer",
+    "SectorExplorer": "drawing.explorers:SectorExplorer",
+    # cards
+    "CARDS": "cards.makers:CARDS",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    place, _, inside = _PLACES[name].partition(":")
+    module = import_module(f"{__name__}.{place}")
+    return getattr(module, inside) if inside else module
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_PLACES]

@@ -23,7 +23,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _bench(arguments: argparse.Namespace) -> int:
-    from kernels.lab import bench
+    from kernels.lab.measuring import bench
 
     return bench.run(
         bench.Options(
@@ -42,8 +42,8 @@ def _bench(arguments: argparse.Namespace) -> int:
 
 
 def _profile(arguments: argparse.Namespace) -> int:
-    from kernels.lab import profile
-    from kernels.lab.measure import say
+    from kernels.lab.measuring.cell_bench import say
+    from kernels.lab.profiling import profile
 
     return profile.run(
         arguments.suite, arguments.cells, arguments.out, arguments.profile_seconds, say
@@ -51,19 +51,19 @@ def _profile(arguments: argparse.Namespace) -> int:
 
 
 def _gpu(arguments: argparse.Namespace) -> int:
-    from kernels.lab import gpu
+    from kernels.lab.measuring import gpu_run
 
-    return gpu.run(arguments.out, arguments.suites, arguments.seconds, not arguments.no_tests)
+    return gpu_run.run(arguments.out, arguments.suites, arguments.seconds, not arguments.no_tests)
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from kernels.lab import lab_report
+    from kernels.lab.records import lab_report
 
     return lab_report.run(arguments.suite, arguments.gpu, arguments.out)
 
 
 def _tune(arguments: argparse.Namespace) -> int:
-    from kernels.lab import tune
+    from kernels.lab.measuring import tune
 
     return tune.run(
         arguments.op, arguments.shape, arguments.dtype, arguments.seconds, arguments.pass_
@@ -83,9 +83,9 @@ def _count(arguments: argparse.Namespace) -> int:
                 f"shape {text!r} does not fit {op.name!r}; it takes sizes above 0 as in: "
                 f"{registry.shape_name(op.shapes[0])}"
             )
-        from kernels.lab import counting
+        from kernels.lab.counting import op_ledger
 
-        ledger = counting.count_op(op, arguments.variant, shape, dtype, arguments.pass_)
+        ledger = op_ledger.count_op(op, arguments.variant, shape, dtype, arguments.pass_)
     except (KeyError, ValueError) as error:
         raise RefusalError(str(error.args[0])) from error
     cost = op.cost(shape, dtype, arguments.pass_)
@@ -101,7 +101,7 @@ def _count(arguments: argparse.Namespace) -> int:
 
 
 def _aot(arguments: argparse.Namespace) -> int:
-    from kernels.lab import aot
+    from kernels.lab.counting import aot
 
     return aot.run(arguments.op)
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 
 from kernels import registry
-from kernels.lab.ceilings import ceiling_ops
-from kernels.lab.copying import COPY
-from kernels.lab.passes import TIMED
+from kernels.lab.measuring.ceilings import ceiling_ops
+from kernels.lab.measuring.copying import COPY
+from kernels.passes import TIMED
 from kernels.registry import Op, Shape, Variant
 
 NO_GPU = (

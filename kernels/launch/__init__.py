@@ -1,10 +1,15 @@
 """Running one `@triton.jit` function three ways: compiled, interpreted, or recorded."""
 
+from typing import TYPE_CHECKING, Any
+
 from kernels.launch.arena import Access
 from kernels.launch.errors import KernelError, LaunchError
 from kernels.launch.hook import install
 from kernels.launch.launches import Launch, Launches, interpreting, recording
 from kernels.launch.target import assume_capability, capability, for_card, multiprocessors
+
+if TYPE_CHECKING:
+    from kernels.launch.triton_compile import compile_launch
 
 __all__ = [
     "Access",
@@ -14,9 +19,18 @@ __all__ = [
     "Launches",
     "assume_capability",
     "capability",
+    "compile_launch",
     "for_card",
     "install",
     "interpreting",
     "multiprocessors",
     "recording",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "compile_launch":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from kernels.launch.triton_compile import compile_launch  # slow to import, with its compiler
+
+    return compile_launch

@@ -3,7 +3,7 @@
 - run: all tensors on a GPU: Triton compiles and launches, as always.
 - interpret: tensors on the CPU, or a ledger is counting: every program runs in the interpreter,
   over the arena.
-- record: the launch is kept, with its arguments, and nothing runs; `Launch.compile` then compiles
+- record: the launch is kept, with its arguments, and nothing runs; `compile_launch` then compiles
   the specialization it would have used for any compute capability, with no GPU.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,41 +19,15 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
 from kernels.launch import launches
-from kernels.launch.arena import Access, Arena
-from kernels.launch.binary import Specialization
+from kernels.launch.arena import Access
 from kernels.launch.errors import LaunchError
 from kernels.launch.interpreter import interpret, normalized_grid, tensors_of
-from kernels.launch.launches import Launch
+from kernels.launch.triton_launch import TritonLaunch
 
 LAUNCH_OPTIONS = frozenset(
     "num_warps num_stages num_ctas enable_fp_fusion maxnreg launch_cooperative_grid launch_pdl "
     "cluster_dims debug sanitize_overflow instrumentation_mode extern_libs arch".split()
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class TritonLaunch(Launch):
-    """One launch of a `@triton.jit` function; `options` are its warps, its stages and the like."""
-
-    kernel: JITFunction[Any]
-    options: dict[str, Any]
-    arena: Arena | None = None
-
-    @property
-    def name(self) -> str:
-        """The kernel's name."""
-        return str(self.kernel.__name__)
-
-    @property
-    def lanes(self) -> tuple[int, int]:
-        """Lanes of all its loads, stores and atomics; how many of them a mask switched off."""
-        return (self.arena.lanes, self.arena.masked_lanes) if self.arena else (0, 0)
-
-    def specialize(self, capability: int) -> Specialization:
-        """What Triton would compile of it for a compute capability such as 75 or 90."""
-        from kernels.launch.compile import specialize  # Triton's compiler is slow to import
-
-        return specialize(self, capability)
 
 
 def _bind(kernel: JITFunction[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

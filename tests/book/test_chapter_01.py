@@ -6,7 +6,7 @@ import inspect
 import torch
 
 import kernels.ops  # noqa: F401
-from kernels.lab import memory_probes
+from kernels.lab.measuring import memory_probes
 from kernels.registry import get
 from tests.book.test_chapter_02 import cells, plain
 

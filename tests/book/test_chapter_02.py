@@ -6,10 +6,10 @@ import json
 
 import torch
 
-from kernels.lab.counting import count_op
-from kernels.ops import layernorm
+from kernels.lab.counting.op_ledger import count_op
+from kernels.ops.norms import layernorm
+from kernels.paths import ROOT
 from kernels.registry import get
-from tests.book.test_notebooks import ROOT
 
 CHAPTER = "02_layernorm_by_hand.ipynb"
 
@@ -60,7 +60,7 @@ def test_the_bytes_of_the_recorded_rows_are_those_that_are_counted_today():
 
     Elsewhere fp16 moves what bf16 does, and more rows move the same bytes a row.
     """
-    from kernels.lab.data import recordings
+    from kernels.lab.records.data import recordings
     from kernels.registry import parse_dtype, parse_shape
 
     op = get("layernorm")

@@ -13,9 +13,9 @@ import triton
 import kernels
 from book.tools import build
 from kernels.cuda import cuda
-from kernels.lab import traffic
+from kernels.lab.counting import traffic
+from kernels.paths import ROOT
 from tests.book.test_chapter_02 import cells
-from tests.book.test_notebooks import ROOT
 
 CHAPTER = "03_first_kernels.ipynb"
 RAGGED = [(1, 1), (3, 5), (16, 16), (17, 33), (50, 70)]

@@ -11,15 +11,15 @@ import torch
 
 import kernels
 from book.tools import build
-from kernels import cuda as in_cuda
 from kernels.cuda import cuda
-from kernels.lab import warps
-from kernels.lab.counting import count_op
-from kernels.lab.data import recordings
-from kernels.lab.measured import recorded
+from kernels.lab.counting.op_ledger import count_op
+from kernels.lab.drawing import warps
+from kernels.lab.measuring.shown import recorded
+from kernels.lab.records.data import recordings
+from kernels.ops.norms import layernorm_cuda as in_cuda
+from kernels.paths import ROOT
 from kernels.registry import DTYPES, get
 from tests.book.test_chapter_02 import cells
-from tests.book.test_notebooks import ROOT
 
 CHAPTER = "04_unfused_cuda_kernels.ipynb"
 CHAINS = ("cuda_1", "cuda_2", "unfused_cuda")
@@ -63,7 +63,7 @@ def took_us(shape, variant, dtype=BF16):
 
 
 def test_the_kernels_on_the_page_are_the_packages():
-    package = functions((Path(in_cuda.__file__).parent / "layernorm.cu").read_text())
+    package = functions(Path(in_cuda.__file__).with_name("layernorm.cu").read_text())
     page = sources()
     taught = ("by_threads", "rest", "tree", "columns", "by_tree", "shuffle")
     shown = functions("".join(page[f"{name}_source"] for name in taught))

@@ -9,12 +9,12 @@ import torch
 
 from book.tools import build
 from kernels.cuda import cuda
-from kernels.lab.data import recordings
+from kernels.lab.records.data import recordings
 from kernels.launch import interpreting
-from kernels.ops import bias_gelu_dropout_residual as chain
-from kernels.ops import layernorm
+from kernels.ops.chains import bias_gelu_dropout_residual as chain
+from kernels.ops.norms import layernorm
+from kernels.paths import ROOT
 from kernels.philox import scale, threshold
-from tests.book.test_notebooks import ROOT
 
 CHAPTER = "05_fusing_by_hand_in_cuda.ipynb"
 TEXTS = ("block_sum", "pack", "moments", "gelu_dropout")

@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from book.tools import build
-from kernels.lab import traffic
-from kernels.lab.data import recordings
+from kernels.lab.counting import traffic
+from kernels.lab.records.data import recordings
 from kernels.launch import recording
-from kernels.ops import _norm_forward, add_layernorm, layernorm, rmsnorm, softmax
-from tests.book.test_notebooks import ROOT
+from kernels.ops.norms import add_layernorm, forward, layernorm, rmsnorm
+from kernels.ops.softmax import softmax
+from kernels.paths import ROOT
 
 CHAPTER = "06_fused_norms_in_triton.ipynb"
 SMALL, MIDDLE, LARGE = (512, 1024), (4096, 4096), (16384, 8192)
@@ -111,7 +112,7 @@ def test_the_tiles_are_the_packages(page, dtype):
     y, ledger = launched(page.layer_norm_tiles, inputs, 32)
     x, weight, bias = inputs.values()
     way = {"centred": True, "configured": (32, 4)}
-    assert torch.equal(y, _norm_forward.forward(x, None, weight, bias, 1e-5, **way)[0])
+    assert torch.equal(y, forward.forward(x, None, weight, bias, 1e-5, **way)[0])
     assert ledger.tensor("x").times_read == 2
 
 
@@ -125,7 +126,7 @@ def test_the_softmax_is_right_and_asks_as_the_packages(page, dtype):
 
 
 def test_what_the_page_reads_off_the_tuners_results_stands_beside_the_table():
-    told = inspect.getsource(_norm_forward)
+    told = inspect.getsource(forward)
     found = {}
     for shape, times in re.findall(r"(\d+×\d+): ((?:[\w ]+: [\d.]+,? ?)+)\(", told):
         pairs = re.findall(r"([\w ]+?): ([\d.]+)", times)

@@ -11,14 +11,14 @@ import triton
 
 import kernels
 from book.tools import build
-from kernels.lab.data import recordings
+from kernels.lab.records.data import recordings
 from kernels.launch import recording
-from kernels.launch.compile import compile_launch
-from kernels.ops import layernorm
-from kernels.ops._norm_backward import CONFIGURATIONS, WIDE_HALF
-from kernels.ops._norm_backward_kernels import norm_backward_rows, sum_partials
+from kernels.launch.triton_compile import compile_launch
+from kernels.ops.norms import layernorm
+from kernels.ops.norms.backward import CONFIGURATIONS, WIDE_HALF
+from kernels.ops.norms.backward_kernels import norm_backward_rows, sum_partials
+from kernels.paths import ROOT
 from tests.book.test_chapter_02 import cells
-from tests.book.test_notebooks import ROOT
 
 CHAPTER = "07_backward_of_norms.ipynb"
 LARGE, WIDE, NARROW = (16384, 8192), (8192, 16384), (65536, 1024)

@@ -8,7 +8,8 @@ import nbformat
 import pytest
 
 from book.tools import status
-from book.tools.build import ROOT, toc_files
+from book.tools.build import toc_files
+from kernels.paths import ROOT
 
 FOLDERS = ("book", "exercises", "solutions")
 NOTEBOOKS = [path for folder in FOLDERS for path in sorted((ROOT / folder).glob("*.ipynb"))]

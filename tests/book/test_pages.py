@@ -23,7 +23,8 @@ from filelock import FileLock
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from book.tools import packages
-from book.tools.build import ROOT, build_html, execute_all, toc_files
+from book.tools.build import build_html, execute_all, toc_files
+from kernels.paths import ROOT
 
 # The widgets' own script checks its states against a schema that its checker finds loose.
 NOT_OURS = "warning: strict mode: "

@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from book.tools.config import Repository, repository
-from book.tools.setup_cell import ROOT, TAGS, first_code_cell, put, setup_cell
+from book.tools.setup_cell import TAGS, first_code_cell, put, setup_cell
+from kernels.paths import ROOT
 from tests.book.test_notebooks import NOTEBOOKS, label
 
 HOME = repository(ROOT)
@@ -27,8 +28,8 @@ print(root, Path(kernels.__file__).parents[1])
 """
 COUNT = """
 import torch
-from kernels.lab.counting import count_op
-from kernels.ops.layernorm import OP
+from kernels.lab.counting.op_ledger import count_op
+from kernels.ops.norms.layernorm import OP
 assert sys.path[0] == str(root)
 print(root, count_op(OP, "fused", (8, 64), torch.float32).bytes_unique)
 """

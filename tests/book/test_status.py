@@ -11,8 +11,9 @@ import yaml
 from nbformat.v4 import new_markdown_cell, new_notebook
 
 from book.tools import status
-from book.tools.build import ROOT, build_html, toc_notebooks
+from book.tools.build import build_html, toc_notebooks
 from book.tools.config import repository
+from kernels.paths import ROOT
 from tests.book.test_notebooks import AUTHORS_DESK
 
 HOME = repository(ROOT)

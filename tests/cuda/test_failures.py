@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from kernels import KernelError
-from kernels.cuda import CudaError, cuda, gpu
+from kernels.cuda import CudaError, cuda, nvrtc
 from kernels.cuda.emulator import build, process
 
 SCALE = r"""
@@ -141,13 +141,13 @@ def test_the_process_of_a_kernel_ends_and_ours_lives(body, kind, scratch):
 def test_without_cuda_core_a_gpu_launch_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "cuda.core", None)
     with pytest.raises(CudaError, match="cuda.core, which isn't installed") as caught:
-        gpu._core()
+        nvrtc._core()
     one_sentence(caught)
 
 
 def test_an_error_of_nvrtc_points_at_its_line():
     said = 'compile failed\ndefault_program(4): error: identifier "factr" is undefined\n'
-    error = gpu._compile_error(said)
+    error = nvrtc._compile_error(said)
     assert (str(error), error.line) == ('line 4: identifier "factr" is undefined', 4)
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from kernels.cuda import cuda
-from kernels.grading.checks import Case, Run
-from kernels.lab import traffic
+from kernels.grading.cases import Case, Run
+from kernels.lab.counting import traffic
 from kernels.launch import interpreting, recording
 from kernels.registry import Tolerance
 from tests.launch import kernels_under_test as k

@@ -14,7 +14,7 @@ import torch
 
 from kernels.cuda import cuda
 from kernels.launch import recording
-from kernels.ops.layernorm import OP
+from kernels.ops.norms.layernorm import OP
 
 COPIES = cuda(r"""
 __global__ void copy(const float* x, float* y, int n, int step) {

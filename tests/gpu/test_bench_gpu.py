@@ -7,10 +7,12 @@ import pytest
 import torch
 
 import kernels.ops  # noqa: F401
-from kernels import registry
-from kernels.lab import devices, passes, profile, timing
-from kernels.lab.data import read_suite
-from kernels.lab.provenance import ROOT
+from kernels import passes, registry
+from kernels.lab.cards import devices
+from kernels.lab.measuring import timing
+from kernels.lab.profiling import profile
+from kernels.lab.records.data import read_suite
+from kernels.paths import ROOT
 
 pytestmark = [
     pytest.mark.gpu,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kernels.grading.question import questions
-from kernels.lab.provenance import ROOT
+from kernels.paths import ROOT
 from tests.grading.test_exercises import SETS, results_of
 
 pytestmark = [

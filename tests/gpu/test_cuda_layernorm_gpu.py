@@ -3,9 +3,11 @@
 import pytest
 import torch
 
-from kernels.lab import profile, timing, traffic
-from kernels.lab.counting import count_op
-from kernels.ops.layernorm import OP, reference
+from kernels.lab.counting import traffic
+from kernels.lab.counting.op_ledger import count_op
+from kernels.lab.measuring import timing
+from kernels.lab.profiling import profile
+from kernels.ops.norms.layernorm import OP, reference
 from kernels.registry import DTYPES
 from tests.ops.test_layernorm import assert_close, layouts, rounding_of_the_mean
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.lab import devices
+from kernels.lab.cards import devices
 
 pytestmark = [
     pytest.mark.gpu,

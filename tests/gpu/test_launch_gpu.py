@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from kernels import KernelError
-from kernels.lab import profile, traffic
-from kernels.lab.counting import count_op
-from kernels.ops.layernorm import OP, layer_norm, reference
+from kernels.lab.counting import traffic
+from kernels.lab.counting.op_ledger import count_op
+from kernels.lab.profiling import profile
+from kernels.ops.norms.layernorm import OP, layer_norm, reference
 from kernels.registry import DTYPES
 from tests.launch import kernels_under_test as k
 from tests.ops.test_layernorm import rounding_of_the_mean

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from kernels.ops.layernorm import layer_norm
-from kernels.ops.rmsnorm import rms_norm
+from kernels.ops.norms.layernorm import layer_norm
+from kernels.ops.norms.rmsnorm import rms_norm
 from kernels.registry import DTYPES, get
 from tests.ops.test_norms import OPS, differentiate
 from tests.ops.test_softmax import assert_no_worse_than_torch, assert_within

@@ -7,10 +7,10 @@ import subprocess
 import pytest
 import torch
 
-from kernels.lab import profile
-from kernels.lab.ncu import METRICS, parse_csv
-from kernels.lab.provenance import ROOT
+from kernels.lab.profiling import profile
+from kernels.lab.profiling.ncu import METRICS, parse_csv
 from kernels.launch import interpreting
+from kernels.paths import ROOT
 from tests.gpu.sectors_child import CASES
 
 pytest.importorskip("cuda.core")

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 import triton
 import triton.language as tl
 
-from kernels.ops.layernorm import eager, layer_norm
+from kernels.ops.norms.layernorm import eager, layer_norm
 
 
 # One kernel with a switch for each fault, so that every submission is the given one but for it.

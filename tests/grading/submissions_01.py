@@ -162,7 +162,7 @@ plan_by_trying = plan_with("")
 
 def plan_least_by(moved):
     """The best plan by a count that takes the grader's chain."""
-    from kernels.grading.questions.ch01_fusion import Chain, least
+    from kernels.grading.questions.ch01.fusion import Chain, least
 
     def best_plan(steps, sizes, results, most):
         return list(least(Chain(tuple(steps), sizes, results, most), moved)[-1])

@@ -176,7 +176,7 @@ def counterexample_of_two_values(fault, eps):
 
 
 def counterexample_by_search(fault, eps):
-    from kernels.grading.questions.ch02_counterexamples import errors
+    from kernels.grading.questions.ch02.counterexamples import errors
 
     generator = torch.Generator().manual_seed(1)
     for n in (3, 513, 4096):

@@ -1,6 +1,6 @@
 """Answers to 07.9, bytes behind a cache: right ones written differently, and known-wrong ones."""
 
-from kernels.grading.questions.ch07_reuse import moved
+from kernels.grading.questions.ch07.reuse import moved
 
 
 def by_ages(readings, capacity):

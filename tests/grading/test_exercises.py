@@ -13,10 +13,11 @@ import pytest
 import torch
 
 from kernels.grading import Result
-from kernels.grading.generate import ROOT, SolutionError, exercise_of, generate, main, written
+from kernels.grading.generate import SolutionError, exercise_of, generate, main, written
 from kernels.grading.question import questions
-from kernels.lab import aten
-from kernels.ops.layernorm import eager
+from kernels.lab.counting import aten
+from kernels.ops.norms.layernorm import eager
+from kernels.paths import ROOT
 
 SETS = sorted(path.name for path in (ROOT / "solutions").glob("*.ipynb"))
 

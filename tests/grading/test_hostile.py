@@ -8,7 +8,7 @@ import pytest
 import torch
 import triton
 
-import kernels.grading.compare
+import kernels.grading.closeness
 from kernels.grading import check, progress
 from kernels.grading.progress import note
 from tests.grading import submissions as s
@@ -51,7 +51,7 @@ def takes_all_memory(x, weight, bias, eps):
 
 
 def patches_the_comparison(x, weight, bias, eps):
-    kernels.grading.compare.wrong_elements.__code__ = (lambda *a: torch.zeros(1) > 0).__code__
+    kernels.grading.closeness.wrong_elements.__code__ = (lambda *a: torch.zeros(1) > 0).__code__
     return torch.zeros_like(x)
 
 
@@ -103,7 +103,7 @@ def stores_its_input(x, weight, bias, eps):
         (dies, "ended its process with SIGSEGV"),
         (writes_to_null, "ended its process with SIGSEGV"),
         (takes_all_memory, "takes_all_memory raised "),
-        (patches_the_comparison, "kernels.grading.compare.wrong_elements is not the one"),
+        (patches_the_comparison, "kernels.grading.closeness.wrong_elements is not the one"),
         (patches_the_clock, "time.perf_counter is not the one"),
         (patches_a_method, "Tensor.__eq__ is not the one"),
         (patches_a_builtin, "builtins.bool is not the one"),

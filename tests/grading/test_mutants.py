@@ -5,7 +5,8 @@ import ast
 import pytest
 
 from kernels.grading import check
-from kernels.grading.generate import BEGIN, ROOT
+from kernels.grading.generate import BEGIN
+from kernels.paths import ROOT
 from tests.grading.mutation import Graded, Mutant, answer_of, graded, mutants
 from tests.grading.verdict import fault
 

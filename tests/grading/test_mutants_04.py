@@ -2,7 +2,7 @@
 
 import pytest
 
-from kernels.grading.generate import ROOT
+from kernels.paths import ROOT
 from tests.grading.cuda_mutation import answer_of, kernels_of, merged, mutants
 from tests.grading.mutation import graded
 from tests.grading.verdict import fault

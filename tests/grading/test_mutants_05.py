@@ -7,7 +7,7 @@ import re
 import pytest
 
 from kernels.cuda import cuda
-from kernels.grading.generate import ROOT
+from kernels.paths import ROOT
 from tests.grading.cuda_mutation import Mutant, mutants
 from tests.grading.submissions_05 import merged
 from tests.grading.verdict import fault

@@ -10,18 +10,16 @@ import numpy as np
 import pytest
 
 from kernels.grading import Result, check
-from kernels.grading.generate import ROOT
 from kernels.grading.question import Attempt, Wrong, questions
-from kernels.grading.questions import (
-    ch01_bytes,
-    ch01_cause,
-    ch01_fusion,
-    ch01_ledger,
-    ch01_time,
-    ch01_warps,
-)
-from kernels.lab import aten
-from kernels.lab.cards import CARDS
+from kernels.grading.questions.ch01 import cause as ch01_cause
+from kernels.grading.questions.ch01 import fusion as ch01_fusion
+from kernels.grading.questions.ch01 import least_time as ch01_time
+from kernels.grading.questions.ch01 import ledger as ch01_ledger
+from kernels.grading.questions.ch01 import predicted_bytes as ch01_bytes
+from kernels.grading.questions.ch01 import warps as ch01_warps
+from kernels.lab.cards.makers import CARDS
+from kernels.lab.counting import aten
+from kernels.paths import ROOT
 from tests.grading import submissions_01 as s
 from tests.grading.test_exercises import code_cells
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from kernels.grading import Result, check
-from kernels.grading.questions.ch02_bytes import _right
-from kernels.lab.counting import count_op
-from kernels.ops.layernorm import OP
+from kernels.grading.questions.ch02.eager_bytes import _right
+from kernels.lab.counting.op_ledger import count_op
+from kernels.ops.norms.layernorm import OP
 from tests.grading import submissions as s
 
 

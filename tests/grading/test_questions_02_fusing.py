@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from kernels.grading import check
-from kernels.grading.generate import ROOT
-from kernels.grading.questions import ch02_counterexamples
+from kernels.grading.questions.ch02 import counterexamples
+from kernels.paths import ROOT
 from tests.grading import submissions_02 as s
 from tests.grading import submissions_02_norms as n
 from tests.grading.test_exercises import code_cells
@@ -209,8 +209,8 @@ def test_the_faults_on_the_page_are_those_that_are_graded():
     for cell in ("imports", "q8-faults", "q8-more"):
         exec(cells[cell], page)
     rows = [torch.linspace(-3, 50, 37), 1e4 + normal(4096), 1e-3 * normal(7), 900 * normal(50)]
-    assert list(page["FAULTY"]) == list(ch02_counterexamples.FAULTY)
-    for name, faulty in ch02_counterexamples.FAULTY.items():
+    assert list(page["FAULTY"]) == list(counterexamples.FAULTY)
+    for name, faulty in counterexamples.FAULTY.items():
         for x in rows:
             shown, ours = page["FAULTY"][name](x, 1e-4), faulty(x, 1e-4)
             assert torch.equal(shown.nan_to_num(), ours.nan_to_num()), name

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from kernels.grading import Result, check
-from kernels.grading.generate import ROOT
-from kernels.grading.questions.ch03_edges import counted_tiles, shapes_of, tiles
-from kernels.grading.questions.ch03_launches import _step, counted_launch
-from kernels.lab import traffic
+from kernels.grading.questions.ch03.edges import counted_tiles, shapes_of, tiles
+from kernels.grading.questions.ch03.launches import _step, counted_launch
+from kernels.lab.counting import traffic
+from kernels.paths import ROOT
 from tests.grading import submissions as s02
 from tests.grading import submissions_03 as s
 from tests.grading import submissions_03_launches as launches

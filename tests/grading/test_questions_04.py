@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from kernels.cuda import cuda
-from kernels.cuda.compile import no_compiler
+from kernels.cuda.cuda_compile import no_compiler
 from kernels.grading import Result, check
-from kernels.grading.generate import ROOT, exercise_of
-from kernels.grading.questions import ch04_ledger as ledger
-from kernels.grading.questions import ch04_predict as predict
+from kernels.grading.generate import exercise_of
+from kernels.grading.questions.ch04 import ledger as ledger
+from kernels.grading.questions.ch04 import predict as predict
+from kernels.paths import ROOT
 from tests.grading import submissions_04 as s
 from tests.grading import submissions_04_blocks as b
 from tests.grading.submissions_03 import add_with as triton_add

@@ -10,10 +10,10 @@ import torch
 
 from kernels.cuda import cuda
 from kernels.grading import Result, check
-from kernels.grading.questions import ch05_predict as predict
-from kernels.grading.questions import ch05_rungs as rungs
-from kernels.lab.counting import count_op
-from kernels.ops import layernorm
+from kernels.grading.questions.ch05 import predict as predict
+from kernels.grading.questions.ch05 import rungs as rungs
+from kernels.lab.counting.op_ledger import count_op
+from kernels.ops.norms import layernorm
 from tests.grading import submissions_05 as s
 from tests.grading import submissions_05_dropout as d
 from tests.grading import submissions_05_fused as f

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from kernels.grading import Result, check
-from kernels.grading.generate import ROOT
-from kernels.grading.questions.ch06_clinic import ILLNESSES, Patient, ward
-from kernels.grading.questions.ch06_limits import LIMITS, _made, limit
-from kernels.grading.questions.ch06_predict import counted
-from kernels.grading.questions.ch06_strides import in_order
+from kernels.grading.questions.ch06.clinic import ILLNESSES, Patient, ward
+from kernels.grading.questions.ch06.limits import LIMITS, _made, limit
+from kernels.grading.questions.ch06.predict import counted
+from kernels.grading.questions.ch06.strides import in_order
+from kernels.paths import ROOT
 from tests.grading import submissions_06 as s
 from tests.grading import submissions_06_outputs as o
 from tests.grading.test_exercises import code_cells

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from kernels.grading import Result, check
-from kernels.grading.generate import ROOT
-from kernels.grading.questions.ch07_designs import DESIGNS, backward_ledger, price
-from kernels.grading.questions.ch07_predict import counted_backward
-from kernels.grading.questions.ch07_upstream import FAULTY, right_dx
+from kernels.grading.questions.ch07.designs import DESIGNS, backward_ledger, price
+from kernels.grading.questions.ch07.predict import counted_backward
+from kernels.grading.questions.ch07.upstream import FAULTY, right_dx
+from kernels.paths import ROOT
 from tests.grading import submissions_07 as s
 from tests.grading import submissions_07_designs as designs
 from tests.grading import submissions_07_reuse as reuse

@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 from kernels.grading import checks
+from kernels.grading.cases import Case, Run
 from kernels.grading.isolation import isolated
 from kernels.grading.question import Attempt, NotAnswered, Question, Wrong, questions
 
@@ -31,7 +32,7 @@ def fault(question: str, answer: Any, seed: int = 1) -> str:
 def _graded(asked: Question, attempt: Attempt) -> dict[str, Any]:
     whole = checks.run
 
-    def run_or_stop(attempt: Attempt, case: checks.Case, earlier: Any = ()) -> checks.Run:
+    def run_or_stop(attempt: Attempt, case: Case, earlier: Any = ()) -> Run:
         ran = whole(attempt, case, earlier)
         if ran.fault is not None:
             raise Wrong(f"{attempt.name} on {case}: {ran.fault}")

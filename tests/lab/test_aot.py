@@ -12,9 +12,9 @@ from cuda.pathfinder import DynamicLibNotFoundError
 
 import kernels.ops  # noqa: F401  (registers the operations)
 from kernels import registry
-from kernels.cuda import cuda, gpu
-from kernels.lab import aot
+from kernels.cuda import cuda, nvrtc
 from kernels.lab.__main__ import main
+from kernels.lab.counting import aot
 from kernels.launch import assume_capability, capability
 from kernels.registry import Variant, dtype_name, get, shape_name
 
@@ -219,7 +219,7 @@ def test_without_nvrtc_the_command_says_what_is_not_compiled(missing, capsys, mo
             raise DynamicLibNotFoundError("libnvrtc.so.13 was not found")
 
         monkeypatch.setattr("cuda.core.Program", absent)
-    monkeypatch.setattr(gpu, "_cubin", gpu._cubin.__wrapped__)
+    monkeypatch.setattr(nvrtc, "_cubin", nvrtc._cubin.__wrapped__)
     monkeypatch.setattr(aot.build, "__defaults__", ((90,),))
     op = in_cuda(SHARING, 256)
     triton_too = {**op.variants, "fused": LAYERNORM.variant("fused")}

@@ -3,8 +3,8 @@
 import torch
 import torch.nn.functional as F
 
-from kernels.lab import aten
-from kernels.ops.layernorm import layer_norm
+from kernels.lab.counting import aten
+from kernels.ops.norms.layernorm import layer_norm
 
 X = torch.empty(64, 128)
 SIZE = 64 * 128 * 4

@@ -10,23 +10,23 @@ import pytest
 import torch
 
 from kernels import registry
-from kernels.lab import (
+from kernels.lab import selection
+from kernels.lab.cards import devices
+from kernels.lab.counting import traffic
+from kernels.lab.measuring import (
     bench,
-    checks,
+    cell_bench,
     copying,
-    devices,
-    measure,
+    correctness,
     memory_probes,
-    profile,
-    provenance,
-    report,
-    selection,
     timing,
-    traffic,
+    verdicts,
 )
-from kernels.lab.data import DATA_DIR, read_suite
-from kernels.lab.ncu import CellProfile, Kernel
-from kernels.lab.provenance import ROOT
+from kernels.lab.profiling import profile
+from kernels.lab.profiling.ncu import CellProfile, Kernel
+from kernels.lab.records import provenance
+from kernels.lab.records.data import read_suite
+from kernels.paths import DATA_DIR, ROOT
 from kernels.registry import Cost, Op, Tolerance, Variant
 from tests.lab.test_data import a_row
 from tests.lab.test_timing import Tape
@@ -107,13 +107,13 @@ def test_a_variant_stands_in_the_cells_it_names_and_in_any_that_is_asked_for():
 def test_the_faster_copy_is_the_baseline():
     run = SimpleNamespace(copies={})
     cell = selection.select("norms", shapes=["4x4"], dtypes=["fp32"])[0]
-    slow, fast = (copy.name for copy in measure.COPIES)
+    slow, fast = (copy.name for copy in cell_bench.COPIES)
     samples = {
         "graph": {slow: [3.0, 3.0], fast: [2.0, 2.0], "fused": [2.5, 2.5]},
         "host": {slow: [9.0], fast: [10.0], "fused": [9.0]},
     }
     errors = {"fused": 0.0}
-    measure.Bench._keep_one_copy(run, cell, samples, errors)
+    cell_bench.Bench._keep_one_copy(run, cell, samples, errors)
     assert samples == {
         "graph": {"copy": [2.0, 2.0], "fused": [2.5, 2.5]},
         "host": {"copy": [10.0], "fused": [9.0]},
@@ -151,7 +151,7 @@ def test_the_ceilings():
         shape = small[cell.op.name]
         inputs = cell.op.inputs(shape, torch.float32, "cpu", 3)
         out = cell.variants[0].fn(**inputs)
-        assert checks.relative_error(cell.op, shape, inputs, out) < 1e-5
+        assert correctness.relative_error(cell.op, shape, inputs, out) < 1e-5
 
 
 def test_the_probes_of_memory(monkeypatch):
@@ -161,7 +161,7 @@ def test_the_probes_of_memory(monkeypatch):
     for op, shape in ((chase, (33, 32)), (inflight, (5, 1024))):
         inputs = op.inputs(shape, torch.float32, "cpu", 3)
         out = op.variants["kernel"].fn(**inputs)
-        assert checks.relative_error(op, shape, inputs, out) == 0.0
+        assert correctness.relative_error(op, shape, inputs, out) == 0.0
     inputs = chase.inputs((33, 32), torch.float32, "cpu", 3)
     assert inputs["hops"] == 66
     ledger = traffic.count(chase.variants["kernel"].fn, **inputs)
@@ -189,7 +189,7 @@ def a_pair(copy_us: float, time_us: float, ideal: int, timing_: str = "graph"):
 )
 def test_a_row_faster_than_the_copy(time_us, ideal, timing_, verdict):
     rows = a_pair(10.0, time_us, ideal, timing_)
-    kept, flagged, rejected = report.judge(rows, 50 << 20)
+    kept, flagged, rejected = verdicts.judge(rows, 50 << 20)
     assert len(kept) == (1 if verdict == "rejected" else 2)
     assert len(flagged) == (verdict == "flagged")
     assert len(rejected) == (verdict == "rejected")
@@ -201,16 +201,16 @@ def test_an_error_is_measured_by_rows_and_sees_what_is_not_written(monkeypatch):
     op = registry.get("layernorm")
     inputs = op.inputs((7, 5), torch.float32, "cpu", 0)
     out = op.reference(**inputs).float()
-    whole = checks.relative_error(op, (7, 5), inputs, out)
+    whole = correctness.relative_error(op, (7, 5), inputs, out)
     assert 0 < whole < 1e-6
-    monkeypatch.setattr(checks, "CHUNK_ELEMENTS", 10)
-    assert checks.relative_error(op, (7, 5), inputs, out) == pytest.approx(whole)
-    assert checks.relative_error(op, (7, 5), inputs, 2 * out) == pytest.approx(1, rel=1e-3)
+    monkeypatch.setattr(correctness, "CHUNK_ELEMENTS", 10)
+    assert correctness.relative_error(op, (7, 5), inputs, out) == pytest.approx(whole)
+    assert correctness.relative_error(op, (7, 5), inputs, 2 * out) == pytest.approx(1, rel=1e-3)
     out[6, 4] = math.nan
-    with pytest.raises(checks.NotFiniteError, match="NaN"):
-        checks.relative_error(op, (7, 5), inputs, out)
+    with pytest.raises(correctness.NotFiniteError, match="NaN"):
+        correctness.relative_error(op, (7, 5), inputs, out)
     with pytest.raises(ValueError, match="the output has shape"):
-        checks.relative_error(op, (7, 5), inputs, out[:, :4])
+        correctness.relative_error(op, (7, 5), inputs, out[:, :4])
 
 
 def test_a_part_of_a_suite_has_a_place_of_its_own(tmp_path):
@@ -280,7 +280,7 @@ def a_gpu(monkeypatch):
     monkeypatch.setattr(cuda, "graph_pool_handle", lambda: (0, 0))
     monkeypatch.setattr(cuda, "get_device_properties", lambda *_: props)
     monkeypatch.setattr(cuda, "get_device_capability", lambda *_: (9, 0))
-    monkeypatch.setattr(measure, "this_device", lambda: torch.device("cpu"))
+    monkeypatch.setattr(cell_bench, "this_device", lambda: torch.device("cpu"))
     monkeypatch.setattr(timing, "CudaStream", Stream)
     monkeypatch.setattr(
         timing,
@@ -289,7 +289,7 @@ def a_gpu(monkeypatch):
             lambda calls: SimpleNamespace(replay=lambda: [call() for call in calls])
         )([make() for make in makers]),
     )
-    monkeypatch.setattr(measure, "COPIES", (Variant("copy by driver", copying.copy_by_driver),))
+    monkeypatch.setattr(cell_bench, "COPIES", (Variant("copy by driver", copying.copy_by_driver),))
     seen = [("a_kernel", 0.0, 1.0), ("another", 2.0, 1.0)]
     monkeypatch.setattr(profile, "timeline", lambda fn: seen)
     monkeypatch.setattr(devices, "describe", lambda *_: {"name": "A card", "slug": "a-card"})

@@ -5,9 +5,8 @@ import random
 
 import pytest
 
-from kernels.lab import lab_report
 from kernels.lab.__main__ import main
-from kernels.lab.compare import (
+from kernels.lab.measuring.paired_ratios import (
     NOT_SUPPORTED,
     RERUN,
     SUPPORTED,
@@ -16,7 +15,8 @@ from kernels.lab.compare import (
     speed_up,
     speed_ups,
 )
-from kernels.lab.data import Recording
+from kernels.lab.records import lab_report
+from kernels.lab.records.data import Recording
 from tests.lab.test_data import a_row
 
 

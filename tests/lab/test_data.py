@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from kernels.lab.data import COLUMNS, Row, read_suite, recordings, write_suite
+from kernels.lab.records.data import COLUMNS, Row, read_suite, recordings, write_suite
 
 FIXED = (
     "op,variant,pass,shape,dtype,timing,time_us_p20,time_us_p50,time_us_p95,samples,launches,"

@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 import torch
 
-from kernels.lab import devices
-from kernels.lab.cards import CARDS, LIMITS
-from kernels.lab.data import write_suite
+from kernels.lab.cards import devices
+from kernels.lab.cards.makers import CARDS, LIMITS
+from kernels.lab.records.data import write_suite
 from tests.lab.test_data import a_row
 
 each_card = pytest.mark.parametrize("card", CARDS.values(), ids=CARDS)

@@ -14,20 +14,20 @@ import traitlets
 
 import kernels.ops  # noqa: F401  (fills the registry)
 from kernels import registry
-from kernels.lab import style
-from kernels.lab.cards import CARDS
-from kernels.lab.ceilings import ceiling_ops
-from kernels.lab.data import recordings, write_suite
-from kernels.lab.explorers import RooflineExplorer
-from kernels.lab.explorers.formulas import FORMULAS
-from kernels.lab.explorers.roofline import (
+from kernels.lab.cards.makers import CARDS
+from kernels.lab.cards.roofline import ceilings_of
+from kernels.lab.drawing import style
+from kernels.lab.drawing.explorers import RooflineExplorer
+from kernels.lab.drawing.explorers.formulas import FORMULAS
+from kernels.lab.drawing.explorers.roofline import (
     known_cards,
     maker_cards,
     marker_path,
     measured_cards,
     recorded_groups,
 )
-from kernels.lab.roofline import ceilings_of
+from kernels.lab.measuring.ceilings import ceiling_ops
+from kernels.lab.records.data import recordings, write_suite
 from tests.lab.test_data import a_row
 
 NODE = shutil.which("node")

@@ -6,17 +6,19 @@ import tarfile
 import pytest
 import torch
 
-from kernels.lab import devices, gpu, selection
-from kernels.lab.data import write_suite
+from kernels.lab import selection
+from kernels.lab.cards import devices
+from kernels.lab.measuring import gpu_run
+from kernels.lab.records.data import write_suite
 from tests.lab.test_data import a_row
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_without_a_gpu_it_is_refused(tmp_path):
     with pytest.raises(selection.RefusalError, match="no GPU"):
-        gpu.run(tmp_path, [], 0.1, True)
+        gpu_run.run(tmp_path, [], 0.1, True)
     with pytest.raises(selection.RefusalError, match="suite 'nope'"):
-        gpu.run(tmp_path, ["nope"], 0.1, True)
+        gpu_run.run(tmp_path, ["nope"], 0.1, True)
 
 
 def test_one_archive_of_this_run_alone(tmp_path):
@@ -26,15 +28,15 @@ def test_one_archive_of_this_run_alone(tmp_path):
     (tmp_path / "tests.log").write_text("")
     for name in ("ceilings.csv", "ceilings.json"):
         os.utime(tmp_path / "t4" / name, (1.0, 1.0))  # an earlier run's
-    path = gpu.archive(tmp_path, "t4", "2031-01-27", since=100.0)
+    path = gpu_run.archive(tmp_path, "t4", "2031-01-27", since=100.0)
     assert path.name == "gpu-t4-2031-01-27.tar.gz"
     with tarfile.open(path) as tar:
         assert sorted(tar.getnames()) == ["t4/norms.csv", "t4/norms.json", "tests.log"]
 
 
 def test_a_python_without_pytest_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(gpu.importlib.util, "find_spec", lambda _: None)
-    told = gpu.run_tests(tmp_path / "tests.log")
+    monkeypatch.setattr(gpu_run.importlib.util, "find_spec", lambda _: None)
+    told = gpu_run.run_tests(tmp_path / "tests.log")
     assert told["ran"] is False
     assert "no pytest" in (tmp_path / "tests.log").read_text()
 
@@ -54,8 +56,8 @@ def test_the_steps_and_the_exit_code(tmp_path, monkeypatch, capsys):
         write_suite(tmp_path / "t4" / f"{command[4]}.csv", [a_row()], {})
         return (1 if command[4] == "norms" else 0), []
 
-    monkeypatch.setattr(gpu, "_stream", stream)
-    assert gpu.run(tmp_path, [], 0.1, True) == 1
+    monkeypatch.setattr(gpu_run, "_stream", stream)
+    assert gpu_run.run(tmp_path, [], 0.1, True) == 1
     out = capsys.readouterr().out
     assert "failed: ['suite norms']" in out
     assert "layernorm" in out
@@ -66,4 +68,4 @@ def test_the_steps_and_the_exit_code(tmp_path, monkeypatch, capsys):
         "tests.log",
         *(f"t4/{s}.{k}" for s in ("norms", "pointwise", "ceilings") for k in ("csv", "json")),
     }
-    assert gpu.run(tmp_path, ["ceilings"], 0.1, False) == 0
+    assert gpu_run.run(tmp_path, ["ceilings"], 0.1, False) == 0

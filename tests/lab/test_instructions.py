@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from kernels.cuda import cuda
-from kernels.cuda.compile import no_compiler
-from kernels.lab import instructions as disassembler
-from kernels.lab.instructions import instructions
+from kernels.cuda.cuda_compile import no_compiler
+from kernels.lab.counting import instructions as disassembler
+from kernels.lab.counting.instructions import instructions
 from kernels.launch import recording
 
 SOURCE = """

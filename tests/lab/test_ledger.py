@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from kernels.lab.ledger import Ledger, Step, TensorTraffic, extend_rows
+from kernels.lab.counting.ledger import Ledger, Step, TensorTraffic, extend_rows
 
 
 def at(rows, weight=100, extra=0):

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from kernels.lab import measured
-from kernels.lab.data import write_suite
+from kernels.lab.measuring import shown
+from kernels.lab.records.data import write_suite
 from tests.lab.test_data import a_row
 
 KEY = ("layernorm", (64, 1000), torch.float32)
@@ -23,9 +23,9 @@ def two_cards(tmp_path):
 
 
 def test_recorded_rows_of_every_card_or_of_one(two_cards):
-    found = measured.recorded(*KEY, data_dir=two_cards)
+    found = shown.recorded(*KEY, data_dir=two_cards)
     assert [m.card for m in found] == ["Card A", "Card B"]
-    (one,) = measured.recorded(*KEY, gpu="b-card", data_dir=two_cards)
+    (one,) = shown.recorded(*KEY, gpu="b-card", data_dir=two_cards)
     assert one.note() == (
         "Recorded on one Card B on 2026-11-28 by `python -m kernels.lab bench norms`."
     )
@@ -39,12 +39,12 @@ def test_recorded_rows_of_every_card_or_of_one(two_cards):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU measures live")
 def test_nothing_to_show_is_one_sentence(tmp_path):
     with pytest.raises(LookupError, match="recorded on no card"):
-        measured.measured(*KEY, data_dir=tmp_path)
+        shown.measured(*KEY, data_dir=tmp_path)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU measures live")
 def test_the_roof_of_a_machine_without_a_gpu_is_a_recorded_one(tmp_path):
     with pytest.raises(LookupError, match="no card's ceilings"):
-        measured.ceilings_here("bf16", data_dir=tmp_path)
+        shown.ceilings_here("bf16", data_dir=tmp_path)
     write_suite(tmp_path / "a-card" / "ceilings.csv", [a_row(op="copy")], {"card": {"name": "A"}})
-    assert measured.ceilings_here("bf16", data_dir=tmp_path).gpu == "a-card"
+    assert shown.ceilings_here("bf16", data_dir=tmp_path).gpu == "a-card"

@@ -10,24 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch._subclasses import fake_tensor
 
-from kernels import registry
-from kernels.lab import (
-    aten,
-    bench,
-    checks,
-    counting,
-    measure,
-    measured,
-    passes,
-    profile,
-    profile_child,
-    sampling,
-    selection,
-    timing,
-    traffic,
-    tune,
-)
-from kernels.lab.data import read_suite, write_suite
+from kernels import passes, registry
+from kernels.lab import selection
+from kernels.lab.counting import aten, by_programs, op_ledger, traffic
+from kernels.lab.measuring import bench, cell_bench, correctness, shown, timing, tune
+from kernels.lab.profiling import profile, profile_child
+from kernels.lab.records.data import read_suite, write_suite
 from kernels.lab.selection import Cell
 from kernels.registry import Variant
 from tests.lab import backward_ops as ops
@@ -101,39 +89,39 @@ def test_a_compiled_graph_runs_back_twice(monkeypatch):
 
 @pytest.mark.parametrize("chunk", [10**9, 40])
 def test_several_outputs_are_all_checked(monkeypatch, chunk):
-    monkeypatch.setattr(checks, "CHUNK_ELEMENTS", chunk)
+    monkeypatch.setattr(correctness, "CHUNK_ELEMENTS", chunk)
     inputs = inputs_of()
     y, h = OP.variant("fused").fn(**inputs)
-    assert 0 < checks.relative_error(OP, SHAPE, inputs, (y, h)) < 1e-6
-    assert checks.relative_error(OP, SHAPE, inputs, (y, 2 * h)) == pytest.approx(1, rel=1e-3)
+    assert 0 < correctness.relative_error(OP, SHAPE, inputs, (y, h)) < 1e-6
+    assert correctness.relative_error(OP, SHAPE, inputs, (y, 2 * h)) == pytest.approx(1, rel=1e-3)
     with pytest.raises(ValueError, match="there are 1 outputs, the reference has 2"):
-        checks.relative_error(OP, SHAPE, inputs, y)
+        correctness.relative_error(OP, SHAPE, inputs, y)
     h[49, 11] = math.nan
-    with pytest.raises(checks.NotFiniteError, match="output 2 holds NaN"):
-        checks.relative_error(OP, SHAPE, inputs, (y, h))
+    with pytest.raises(correctness.NotFiniteError, match="output 2 holds NaN"):
+        correctness.relative_error(OP, SHAPE, inputs, (y, h))
 
 
 @pytest.mark.parametrize("chunk", [10**9, 40])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_gradients_are_checked_against_the_reference_by_rows(monkeypatch, chunk, dtype):
-    monkeypatch.setattr(checks, "CHUNK_ELEMENTS", chunk)
+    monkeypatch.setattr(correctness, "CHUNK_ELEMENTS", chunk)
     inputs = inputs_of(dtype=dtype)
     call = backward(inputs=inputs)
     above = passes.upstream(call.outputs, 5)
     good = call()
-    errors = checks.gradient_errors(OP, SHAPE, inputs, above, good)
+    errors = correctness.gradient_errors(OP, SHAPE, inputs, above, good)
     assert list(errors) == ["x", "scale", "bias"]
     assert all(error < 2 * torch.finfo(dtype).eps for error in errors.values())
     for number, name in enumerate(errors):
         bad = [2 * one if i == number else one for i, one in enumerate(good)]
-        told = checks.gradient_errors(OP, SHAPE, inputs, above, bad)
+        told = correctness.gradient_errors(OP, SHAPE, inputs, above, bad)
         assert told.pop(name) == pytest.approx(1, rel=0.05)
         assert all(error == errors[other] for other, error in told.items())
     spoilt = [good[0], good[1], good[2] * math.nan]
-    with pytest.raises(checks.NotFiniteError, match="gradient of 'bias' holds NaN"):
-        checks.gradient_errors(OP, SHAPE, inputs, above, spoilt)
+    with pytest.raises(correctness.NotFiniteError, match="gradient of 'bias' holds NaN"):
+        correctness.gradient_errors(OP, SHAPE, inputs, above, spoilt)
     with pytest.raises(ValueError, match="the gradient of 'scale' has shape"):
-        checks.gradient_errors(OP, SHAPE, inputs, above, (good[0], good[1][:4], good[2]))
+        correctness.gradient_errors(OP, SHAPE, inputs, above, (good[0], good[1][:4], good[2]))
 
 
 def test_the_bytes_of_a_backward_in_pytorch_leave_its_forward_out():
@@ -203,9 +191,9 @@ def test_what_is_counted_needs_no_context_of_a_gpu(monkeypatch):
 def registered(monkeypatch):
     selection.load_ops()
     monkeypatch.setattr(registry, "_OPS", {})
-    counting._count_op.cache_clear()
+    op_ledger._count_op.cache_clear()
     yield registry.register(OP)
-    counting._count_op.cache_clear()
+    op_ledger._count_op.cache_clear()
 
 
 def numbers(ledger):
@@ -221,13 +209,13 @@ def test_programs_that_share_the_rows_are_counted_from_a_few(registered, rows):
     """Even shares, uneven ones, and fewer rows than programs: as if every program were run."""
     inputs = OP.inputs((rows, 20), torch.bfloat16, "cpu", 0)
     whole = traffic.count(backward("fused", inputs))
-    ledger = counting.count_op(OP, "fused", (rows, 20), torch.bfloat16, "bwd")
+    ledger = op_ledger.count_op(OP, "fused", (rows, 20), torch.bfloat16, "bwd")
     assert numbers(ledger) == numbers(whole)
     assert [step.name for step in ledger] == ["back_shared", "add_parts"]
 
 
 def test_a_large_backward_is_counted_without_running_it(registered):
-    ledger = counting.count_op(OP, "fused", (40 * 100_000, 64), torch.bfloat16, "bwd")
+    ledger = op_ledger.count_op(OP, "fused", (40 * 100_000, 64), torch.bfloat16, "bwd")
     assert ledger.method == "linear"
     size = 40 * 100_000 * 64 * 2
     step = ledger.steps[0]
@@ -236,17 +224,17 @@ def test_a_large_backward_is_counted_without_running_it(registered):
         assert step.tensor(name).read_unique == size
     assert step.tensor("dx").write_unique == size
     assert step.tensor("parts").write_unique == 40 * 2 * 64 * 4
-    forward = counting.count_op(OP, "fused", (40 * 100_000, 64), torch.bfloat16)
+    forward = op_ledger.count_op(OP, "fused", (40 * 100_000, 64), torch.bfloat16)
     assert [s.name for s in forward] == ["scale_rows"]
 
 
 def test_programs_that_tell_nothing_of_others_are_all_run_if_they_are_few(monkeypatch):
     inputs = inputs_of((41, 12))  # 21 programs, the last of one row
-    ledger = sampling.count(lambda rows: backward("fused", inputs), 41)
+    ledger = by_programs.count(lambda rows: backward("fused", inputs), 41)
     assert numbers(ledger) == numbers(traffic.count(backward("fused", inputs)))
-    monkeypatch.setattr(sampling, "_MOST_PROGRAMS", 20)
+    monkeypatch.setattr(by_programs, "_MOST_PROGRAMS", 20)
     with pytest.raises(ValueError, match="don't share .* evenly"):
-        sampling.count(lambda rows: backward("fused", inputs), 41)
+        by_programs.count(lambda rows: backward("fused", inputs), 41)
 
 
 def test_passes_have_cells_of_their_own(registered):
@@ -274,9 +262,9 @@ def test_passes_have_cells_of_their_own(registered):
 
 def test_a_copy_in_a_backward_copies_the_backwards_bytes():
     cell = Cell(OP, (16, 4), torch.float32, "bwd", ())
-    (copied,) = measure.copy_sets(cell, torch.device("cpu"), 0, 1)
+    (copied,) = cell_bench.copy_sets(cell, torch.device("cpu"), 0, 1)
     assert 2 * copied["x"].nbytes == OP.cost((16, 4), torch.float32, "bwd").bytes_ideal
-    call = measure.bind(cell, measure.COPIES[0], copied)
+    call = cell_bench.bind(cell, cell_bench.COPIES[0], copied)
     assert torch.equal(call(), copied["x"])
 
 
@@ -328,8 +316,8 @@ def test_recorded_rows_of_one_pass(tmp_path):
     told = {"card": {"name": "A"}, "date": "2026-11-28", "timelines": timelines}
     write_suite(tmp_path / "a-card" / "norms.csv", rows, told)
     key = ("layernorm", (64, 1000), torch.float32)
-    (forward,) = measured.recorded(*key, data_dir=tmp_path)
-    (back,) = measured.recorded(*key, data_dir=tmp_path, pass_="bwd")
+    (forward,) = shown.recorded(*key, data_dir=tmp_path)
+    (back,) = shown.recorded(*key, data_dir=tmp_path, pass_="bwd")
     assert (forward.row("fused").launches, back.row("fused").launches) == (1, 2)
     assert back.timeline("fused") == [("b", 0, 2)]
     chosen = profile.matching_rows(rows, ["*:fp32:bwd"])

@@ -11,9 +11,9 @@ import pytest
 from matplotlib.colors import same_color, to_hex
 from matplotlib.figure import Figure
 
-from kernels.lab import plots, style
-from kernels.lab.data import Recording, Row
-from kernels.lab.ledger import Ledger, Step, TensorTraffic
+from kernels.lab.counting.ledger import Ledger, Step, TensorTraffic
+from kernels.lab.drawing import plots, style
+from kernels.lab.records.data import Recording, Row
 
 CORE = ("eager", "torch", "compile", "unfused_cuda", "fused_cuda", "fused_simple", "fused", "copy")
 MB = 1_000_000
@@ -51,9 +51,9 @@ def ledger() -> Ledger:
     return Ledger((first, second))
 
 
-def accesses() -> dict[str, list[plots.Access]]:
-    loads = [plots.Access(p, "load", p * 4, 4) for p in range(3) for _ in range(2)]
-    return {"x": [*loads, plots.Access(0, "store", 0, 6)]}
+def accesses() -> dict[str, list[plots.Touch]]:
+    loads = [plots.Touch(p, "load", p * 4, 4) for p in range(3) for _ in range(2)]
+    return {"x": [*loads, plots.Touch(0, "store", 0, 6)]}
 
 
 def drawn(figure: Figure, gid: str) -> tuple[list[float], list[float]]:
@@ -181,9 +181,9 @@ def test_sweep_tolerates_empty_cells_and_starts_at_zero():
 
 def test_timeline_shows_gaps_and_says_when_it_knows_none():
     launches = [
-        plots.Launch("a", 5.0, 10.0),
-        plots.Launch("b", 18.0, 2.0),
-        plots.Launch("a", 20, 1),
+        plots.TimedLaunch("a", 5.0, 10.0),
+        plots.TimedLaunch("b", 18.0, 2.0),
+        plots.TimedLaunch("a", 20, 1),
     ]
     figure = plots.timeline(launches, "t")
     boxes = figure.findobj(lambda a: a.get_gid() == "launch")
@@ -209,7 +209,7 @@ def test_trace_map_says_how_often_elements_are_touched():
     assert "each element is read 2×" in said
     assert "written 0 to 1×" in said
     with pytest.raises(ValueError, match="elements 10 to 13 lie outside a tensor of 12"):
-        plots.trace_map({"x": [plots.Access(0, "load", 10, 4)]}, {"x": 12}, "t")
+        plots.trace_map({"x": [plots.Touch(0, "load", 10, 4)]}, {"x": 12}, "t")
 
 
 @pytest.mark.parametrize("name", DRAWINGS)
@@ -317,14 +317,14 @@ def test_figures_leave_the_global_state_alone():
 def test_a_trace_becomes_runs():
     import torch
 
-    from kernels.lab import traffic
+    from kernels.lab.counting import traffic
     from tests.launch import kernels_under_test as k
 
     x, y = torch.rand(300), torch.zeros(300)
     trace = traffic.trace(lambda: k.copy[(2,)](x, y, 300, BLOCK=256))
     assert plots.runs_of_trace(trace) == {
-        "x": [plots.Access(0, "load", 0, 256), plots.Access(1, "load", 256, 44)],
-        "y": [plots.Access(0, "store", 0, 256), plots.Access(1, "store", 256, 44)],
+        "x": [plots.Touch(0, "load", 0, 256), plots.Touch(1, "load", 256, 44)],
+        "y": [plots.Touch(0, "store", 0, 256), plots.Touch(1, "store", 256, 44)],
     }
 
 

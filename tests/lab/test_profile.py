@@ -7,8 +7,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from kernels.lab import ncu, profile, profile_child
-from kernels.lab.ncu import MARKER, CellProfile, Kernel, cells_from_kernels, parse_csv
+from kernels.lab.profiling import ncu, profile, profile_child
+from kernels.lab.profiling.ncu import (
+    MARKER,
+    CellProfile,
+    ProfiledKernel,
+    cells_from_kernels,
+    parse_csv,
+)
 from kernels.lab.selection import RefusalError
 from tests.lab.test_data import a_row
 
@@ -61,7 +67,7 @@ def test_the_table_of_kernels_is_read():
         "elementwise_kernel",
         "reduce_kernel",
     ]
-    assert kernels[1] == Kernel(
+    assert kernels[1] == ProfiledKernel(
         "vectorized_layer_norm_kernel", 288.416, 536_870_912, 242_221_056, 81.25, 62.5, 31.5
     )
     assert kernels[2].dram_pct is None
@@ -249,7 +255,7 @@ def test_a_copy_is_its_own_launch():
 
 
 def test_dram_sums():
-    cell = CellProfile("o", "v", "fwd", "1", "fp32", "chain", [Kernel("a", 1.0, 3, None)])
+    cell = CellProfile("o", "v", "fwd", "1", "fp32", "chain", [ProfiledKernel("a", 1.0, 3, None)])
     assert (cell.dram_read, cell.dram_write) == (3, 0)
 
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from kernels.cuda import cuda
-from kernels.lab import traffic
-from kernels.lab.rounds import requests, rounds
-from kernels.ops.layernorm import OP
+from kernels.lab.counting import traffic
+from kernels.lab.drawing.rounds import requests, rounds
+from kernels.ops.norms.layernorm import OP
 
 SOURCE = """
 __global__ void twice(const float* x, float* y, int n) {

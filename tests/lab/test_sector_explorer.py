@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import traitlets
 
-from kernels.lab.explorers import SectorExplorer
-from kernels.lab.explorers.sectors import LARGEST_OFFSET, LARGEST_STRIDE, WIDTHS
+from kernels.lab.drawing.explorers import SectorExplorer
+from kernels.lab.drawing.explorers.sectors import LARGEST_OFFSET, LARGEST_STRIDE, WIDTHS
 from tests.lab.test_explorers import CHROMIUM, NODE, PAGE, needs_node
 from tests.lab.test_warps import touched
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kernels.lab import timing
+from kernels.lab.measuring import timing
 
 
 class Tape:

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import kernels.ops  # noqa: F401
-from kernels.lab import traffic
-from kernels.lab.counting import count_op
-from kernels.ops.layernorm import eager, layer_norm
+from kernels.lab.counting import traffic
+from kernels.lab.counting.op_ledger import count_op
+from kernels.ops.norms.layernorm import eager, layer_norm
 from kernels.registry import get
 from tests.launch import kernels_under_test as k
 
@@ -119,6 +119,6 @@ def test_eager_in_16_bits_adds_two_conversions():
 
 def test_eager_counts_nothing_for_what_is_missing():
     inputs = OP.inputs((8, 16), torch.float32, "cpu", seed=0)
-    from kernels.lab import aten
+    from kernels.lab.counting import aten
 
     assert aten.count(eager, inputs["x"]).aten_ops == 7

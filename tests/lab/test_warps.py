@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kernels.cuda import cuda
-from kernels.lab import warps
+from kernels.lab.drawing import warps
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator needs g++")
 
@@ -103,14 +103,14 @@ def test_the_rounds_of_a_tree_are_read_off_the_trace():
     x, total = torch.randn(16), torch.zeros(1)
     counts = cuda(TREE).tree[1, 16].traced(x, torch.zeros(16), total)
     torch.testing.assert_close(total[0], x.sum())
-    rounds = warps.rounds_of(counts.trace, "part")
-    assert [len(one.threads) for one in rounds] == [8, 4, 2, 1]
-    for half, one in zip((8, 4, 2, 1), rounds, strict=True):
+    levels = warps.levels_of(counts.trace, "part")
+    assert [len(one.threads) for one in levels] == [8, 4, 2, 1]
+    for half, one in zip((8, 4, 2, 1), levels, strict=True):
         assert {frozenset(pair) for pair in one.sources.T.tolist()} == {
             frozenset((i, i + half)) for i in range(half)
         }
         assert one.results.tolist() == list(range(half))
-    figure = warps.tree_map(rounds, 16, "title")
+    figure = warps.tree_map(levels, 16, "title")
     assert "16" in texts(figure)  # the last box holds all sixteen numbers
     assert "1 thread adds" in texts(figure)
     assert len(patches(figure, "waits")) == 8 + 12 + 14 + 15
@@ -127,7 +127,7 @@ def test_an_exchange_map_fills_the_lanes_in_the_sum():
     [
         (lambda: warps.sector_map({}, ""), "requests is empty"),
         (lambda: warps.warp_map([], ""), "requests is empty"),
-        (lambda: warps.tree_map([], 16, ""), "rounds is empty"),
+        (lambda: warps.tree_map([], 16, ""), "levels is empty"),
         (lambda: warps.exchange_map([1], [], 0, ""), "held has 1 steps and labels 0"),
     ],
 )

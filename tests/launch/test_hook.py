@@ -10,7 +10,7 @@ import triton.language as tl
 
 from kernels import LaunchError
 from kernels.launch import interpreting, recording
-from kernels.launch.compile import compile_launch
+from kernels.launch.triton_compile import compile_launch
 from tests.launch import kernels_under_test as k
 
 

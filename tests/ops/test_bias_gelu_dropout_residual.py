@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.lab import checks
-from kernels.lab.counting import count_op
+from kernels.lab.counting.op_ledger import count_op
+from kernels.lab.measuring import correctness
 from kernels.launch import interpreting
-from kernels.ops.bias_gelu_dropout_residual import OP, reference
+from kernels.ops.chains.bias_gelu_dropout_residual import OP, reference
 from kernels.philox import keeps
 from kernels.registry import DTYPES
 
@@ -42,7 +42,7 @@ def test_every_variant_is_right(name, dtype, device):
         inputs = OP.inputs(shape, dtype, device, seed=4)
         out = variant.fn(**inputs)
         assert out.dtype == dtype
-        error = checks.relative_error(OP, shape, inputs, out, variant.own_random)
+        error = correctness.relative_error(OP, shape, inputs, out, variant.own_random)
         assert error <= OP.tolerance(dtype, shape).relative_norm, shape
 
 
@@ -56,7 +56,7 @@ def test_every_probability(name, p, device):
     if name == "eager" and p == 1:  # nothing kept, over 1 - p = 0
         assert not bool(out.isfinite().all())
         return
-    assert checks.relative_error(OP, (40, 136), inputs, out, variant.own_random) < 2e-6
+    assert correctness.relative_error(OP, (40, 136), inputs, out, variant.own_random) < 2e-6
 
 
 def test_the_reference_keeps_the_elements_of_numpy():
@@ -159,7 +159,7 @@ def test_an_output_with_the_wrong_share_is_told():
     inputs = OP.inputs((50, 100), torch.float32, "cpu", seed=1)
     all_kept = OP.outcomes(**inputs)[0].float()
     with pytest.raises(ValueError, match="are kept where 90.00% should be"):
-        checks.relative_error(OP, (50, 100), inputs, all_kept, own_random=True)
+        correctness.relative_error(OP, (50, 100), inputs, all_kept, own_random=True)
     half = torch.where(torch.rand(50, 100) < 0.9, all_kept, inputs["residual"])
-    assert checks.relative_error(OP, (50, 100), inputs, half, own_random=True) < 1e-6
-    assert checks.relative_error(OP, (50, 100), inputs, half * 1.01, own_random=True) > 1e-3
+    assert correctness.relative_error(OP, (50, 100), inputs, half, own_random=True) < 1e-6
+    assert correctness.relative_error(OP, (50, 100), inputs, half * 1.01, own_random=True) > 1e-3

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from kernels.launch import assume_capability, recording
-from kernels.launch.compile import compile_launch
-from kernels.ops import _norm_forward
-from kernels.ops.layernorm import eager, layer_norm, reference
+from kernels.launch.triton_compile import compile_launch
+from kernels.ops.norms import forward
+from kernels.ops.norms.layernorm import eager, layer_norm, reference
 from kernels.registry import DTYPES, get
 
 OP = get("layernorm")
@@ -199,7 +199,7 @@ def test_no_launch_spills_on_any_card(capability):
 
 
 def test_a_wide_row_takes_the_loop_and_one_in_32_bits_sooner():
-    block, _ = _norm_forward.configuration(2**20, (9, 0))
+    block, _ = forward.configuration(2**20, (9, 0))
     with recording() as launches:
         for n_cols, dtype in ((block, torch.float16), (block + 1, torch.float16)):
             layer_norm(torch.empty(1, n_cols, dtype=dtype))
@@ -227,12 +227,12 @@ def test_the_simple_variant_refuses_a_row_that_no_block_holds():
 
 
 def test_a_card_without_a_table_takes_the_nearest_older_ones():
-    table = _norm_forward.CONFIGURATIONS
-    assert _norm_forward.configuration(2**20, (8, 6)) == table[7, 5][-1]
-    assert _norm_forward.configuration(2**20, (10, 0)) == table[9, 0][-1]
-    assert _norm_forward.configuration(2**20, (12, 1)) == table[12, 0][-1]
-    assert _norm_forward.configuration(2**20, (7, 0)) == table[7, 5][-1]
-    assert _norm_forward.configuration(1000, (9, 0)) == (1024, 4)
+    table = forward.CONFIGURATIONS
+    assert forward.configuration(2**20, (8, 6)) == table[7, 5][-1]
+    assert forward.configuration(2**20, (10, 0)) == table[9, 0][-1]
+    assert forward.configuration(2**20, (12, 1)) == table[12, 0][-1]
+    assert forward.configuration(2**20, (7, 0)) == table[7, 5][-1]
+    assert forward.configuration(1000, (9, 0)) == (1024, 4)
 
 
 def test_a_ragged_row_is_loaded_16_bytes_at_a_time():
@@ -265,7 +265,7 @@ def test_peers_that_are_absent_or_need_a_gpu_say_so():
 
 def test_a_helion_that_cannot_be_imported_is_absent_and_says_why(tmp_path, monkeypatch):
     gpu = torch.device("cuda")
-    monkeypatch.delitem(sys.modules, "kernels.ops._helion", raising=False)
+    monkeypatch.delitem(sys.modules, "kernels.ops.shared.helion_rows", raising=False)
     monkeypatch.delitem(sys.modules, "helion", raising=False)
     (tmp_path / "helion.py").write_text("raise ImportError('no such name in torch')")
     monkeypatch.syspath_prepend(tmp_path)

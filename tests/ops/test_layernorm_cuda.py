@@ -6,13 +6,13 @@ import shutil
 import pytest
 import torch
 
-from kernels.cuda import gpu
-from kernels.lab import traffic
-from kernels.lab.counting import count_op
+from kernels.cuda import nvrtc
+from kernels.lab.counting import traffic
+from kernels.lab.counting.op_ledger import count_op
 from kernels.launch import interpreting, recording
 from kernels.launch.binary import disassembly, resource_usage
-from kernels.ops import _layernorm_cuda as in_cuda
-from kernels.ops.layernorm import OP, reference
+from kernels.ops.norms import layernorm_cuda as in_cuda
+from kernels.ops.norms.layernorm import OP, reference
 from kernels.registry import DTYPES
 from tests.ops.test_layernorm import WIDTHS, assert_close, layouts, make
 
@@ -179,7 +179,7 @@ def test_no_kernel_of_ragged_or_wide_rows_spills(capability, dtype):
             in_cuda.fused(torch.empty(1, width, dtype=dtype))
     names = tuple(launch.name for launch in launches)
     assert len(set(names)) == 4
-    cubin, functions = gpu.compile_cubin(in_cuda.module(dtype).source, names, capability)
+    cubin, functions = nvrtc.compile_cubin(in_cuda.module(dtype).source, names, capability)
     for name in names:
         assert resource_usage(cubin, functions[name])["STACK"] == 0, name
 
@@ -189,7 +189,7 @@ def test_the_compiler_keeps_loads_and_stores_of_16_bytes():
         with recording() as launches:
             in_cuda.fused(torch.empty(1, 1000, dtype=dtype))
         name = launches.seen[0].name
-        cubin, _ = gpu.compile_cubin(in_cuda.module(dtype).source, (name,), 90)
+        cubin, _ = nvrtc.compile_cubin(in_cuda.module(dtype).source, (name,), 90)
         accesses = re.findall(r"\b(?:LDG|STG)\.E\S*", disassembly(cubin))
         assert accesses
         assert all(".128" in access for access in accesses), accesses

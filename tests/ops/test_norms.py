@@ -3,15 +3,16 @@
 import pytest
 import torch
 
-from kernels.lab import counting, passes, traffic
+from kernels import passes
+from kernels.lab.counting import op_ledger, traffic
 from kernels.launch import assume_capability, for_card, recording
-from kernels.launch.compile import compile_launch
-from kernels.ops import _norm_backward as back
-from kernels.ops._norm_forward import forward
-from kernels.ops.add_layernorm import add_layer_norm
-from kernels.ops.add_rmsnorm import add_rms_norm
-from kernels.ops.layernorm import layer_norm
-from kernels.ops.rmsnorm import rms_norm
+from kernels.launch.triton_compile import compile_launch
+from kernels.ops.norms import backward as back
+from kernels.ops.norms.add_layernorm import add_layer_norm
+from kernels.ops.norms.add_rmsnorm import add_rms_norm
+from kernels.ops.norms.forward import forward
+from kernels.ops.norms.layernorm import layer_norm
+from kernels.ops.norms.rmsnorm import rms_norm
 from kernels.registry import DTYPES, get
 from tests.ops.test_layernorm import layouts
 from tests.ops.test_softmax import assert_no_worse_than_torch, assert_within, cast
@@ -378,11 +379,11 @@ def test_programs_of_two_kinds_are_counted_at_a_few_rows(monkeypatch):
     monkeypatch.setattr(back, "WIDEST", 64)
     monkeypatch.setattr(back, "WIDER_HALF", back.Wide(64, 1, sum_rows=2, sum_cols=64, rows_each=4))
     op, shape, dtype = get("layernorm"), (100, 192), torch.bfloat16
-    caches = back.configuration, counting._count_op
+    caches = back.configuration, op_ledger._count_op
     try:
         for cache in caches:
             cache.cache_clear()
-        extended = counting.count_op(op, "fused", shape, dtype, "bwd")
+        extended = op_ledger.count_op(op, "fused", shape, dtype, "bwd")
         bound = passes.bind(op, op.variant("fused"), op.inputs(shape, dtype, "cpu", 0), "bwd")
         whole = traffic.count(bound)
     finally:

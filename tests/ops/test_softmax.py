@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from kernels.launch import assume_capability, interpreting, recording
-from kernels.launch.compile import compile_launch
-from kernels.ops import _softmax_backward
-from kernels.ops import softmax as module
-from kernels.ops.softmax import reference, softmax
+from kernels.launch.triton_compile import compile_launch
+from kernels.ops.softmax import backward
+from kernels.ops.softmax import softmax as module
+from kernels.ops.softmax.softmax import reference, softmax
 from kernels.registry import DTYPES, get
 from tests.ops.test_layernorm import layouts
 
@@ -19,8 +19,8 @@ OP = get("softmax")
 WIDTHS = {"divisible": 1024, "ragged": 1000, "three": 3, "one": 1, "wide": 20_000}
 FORWARD = {"row": lambda x: module.launch(x, 64, 1), "tiles": lambda x: module.launch(x, 16, 1)}
 BACKWARD = {
-    "row": lambda dy, y: _softmax_backward.launch_backward(dy, y, 64, 1),
-    "tiles": lambda dy, y: _softmax_backward.launch_backward(dy, y, 16, 1),
+    "row": lambda dy, y: backward.launch_backward(dy, y, 64, 1),
+    "tiles": lambda dy, y: backward.launch_backward(dy, y, 16, 1),
 }
 
 
@@ -321,7 +321,7 @@ def test_columns_far_apart_take_64_bit_offsets():
     with recording() as launches:
         for x in (far, near):
             module.launch(x, 4, 1)
-            _softmax_backward.launch_backward(x, torch.empty(x.shape, dtype=x.dtype), 4, 1)
+            backward.launch_backward(x, torch.empty(x.shape, dtype=x.dtype), 4, 1)
     wide = [launch.arguments["WIDE_OFFSETS"] for launch in launches]
     assert wide == [True, True, False, False]
     products = [compile_launch(launch, 90).ptx.count("mul.lo.s64") for launch in launches]
@@ -335,7 +335,7 @@ def test_a_card_without_a_table_takes_the_nearest_older_ones():
     assert module.configuration(32_768, (10, 0)) == table[9, 0][-1]
     assert module.configuration(16_384, (8, 6)) == table[7, 5][-1]
     assert module.configuration(16_384, (7, 0)) == table[7, 5][-1]
-    assert module.configuration(32_768, (12, 1)) == _softmax_backward.TILES
+    assert module.configuration(32_768, (12, 1)) == backward.TILES
     assert module.configuration(1000, (9, 0)) == (1024, 4)
 
 

@@ -1,0 +1,225 @@
+"""02.7: a residual sum and its LayerNorm, two launches to be fused into one."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from kernels.grading.cases import Case, Run
+from kernels.grading.checks import (
+    call,
+    computed_by_kernels,
+    reads_once,
+    right_everywhere,
+    within_bytes,
+)
+from kernels.grading.closeness import kind_fault, relative_error, wrong_elements
+from kernels.grading.diagnosis import symptom
+from kernels.grading.hardware import compiles, enough_programs
+from kernels.grading.question import Attempt, NotAnswered, Wrong
+from kernels.grading.questions.ch02.layer_norm import explain_layer_norm, norm_tolerance
+from kernels.grading.questions.ch02.rms_norm import row_groups
+from kernels.launch import interpreting
+from kernels.ops.norms.layernorm import reference
+from kernels.registry import DTYPES, Tolerance, dtype_name
+
+Tensor = torch.Tensor
+
+_PLAN: tuple[tuple[int, int, str], ...] = (
+    (4, 64, "fp32 fp16 bf16"),
+    (3, 17, "fp32 fp16 bf16"),
+    (2, 3, "fp32 fp16 bf16"),
+    (1, 1000, "fp32 bf16"),
+    (4, 1, "fp32 bf16"),
+    (1, 4096, "fp32 fp16"),
+)
+
+
+class Part:
+    """The reader's function, returning one of its two tensors; its name and lines are theirs.
+
+    `returned` collects what it returned, call by call.
+    """
+
+    def __init__(self, answer: Any, place: int) -> None:
+        self._answer = answer
+        self._place = place
+        self.returned: list[Any] = []
+        self.__name__ = Attempt(answer, 0).name
+        self.__code__ = getattr(answer, "__code__", None)
+
+    def __call__(self, *args: Any) -> Any:
+        """Call the answer, keep what it returns, hand on the part that is graded."""
+        result = self._answer(*args)
+        self.returned.append(result)
+        pair = type(result) in (tuple, list) and len(result) == 2
+        return result[self._place] if pair else (result,)
+
+
+def _residual_sum(x: Tensor, residual: Tensor) -> Tensor:
+    return (x.float() + residual.float()).to(x.dtype)
+
+
+def _cases(seed: int) -> tuple[list[Case], list[Case]]:
+    """The same calls twice: graded by h, and by y."""
+    rng = random.Random(seed)
+    of_h, of_y = [], []
+
+    def add(rows: int, cols: int, name: str, trait: str = "", **how: float) -> None:
+        eps, mean, spread = how.get("eps", 1e-5), how.get("mean", 0.5), how.get("spread", 1.5)
+        generator = torch.Generator().manual_seed(rng.getrandbits(31))
+
+        def normal(*size: int) -> Tensor:
+            return torch.randn(*size, generator=generator)
+
+        tensors = {
+            "x": mean / 3 + spread * normal(rows, cols),
+            "residual": 2 * mean / 3 + spread * normal(rows, cols),
+            "weight": 1.0 + 0.5 * normal(cols),
+            "bias": normal(cols),
+        }
+        given = {key: tensor.to(DTYPES[name]) for key, tensor in tensors.items()}
+        x, residual, weight, bias = given.values()
+        h, unit = _residual_sum(x, residual), torch.finfo(x.dtype).eps / 2
+        of_h.append(Case(given, (eps,), h.double(), Tolerance(unit, unit), trait))
+        near = norm_tolerance({"x": h}, eps)
+        of_y.append(Case(given, (eps,), reference(h, weight, bias, eps), near, trait))
+
+    for rows, cols, names in _PLAN:
+        for name in names.split():
+            add(rows, cols, name)
+    add(rng.randrange(13, 17), rng.randrange(65, 600), "fp32")
+    add(2, 128, "fp32", eps=0.5)
+    for cols in (17, 300):
+        add(2, cols, "fp32", "mean near 1000", mean=1000.0, spread=1.0)
+        add(2, cols, "fp16", "mean near 100", mean=100.0)
+    return of_h, of_y
+
+
+def _explain_h(runs: list[Run]) -> str:
+    for r in runs:
+        if r.fault is None or not r.wrong.numel():
+            continue
+        x, residual = r.case.tensors["x"].double(), r.case.tensors["residual"].double()
+        near = 4 * r.case.tolerance.relative_norm
+        for what, output in (
+            ("h is x - residual.", x - residual),
+            ("h is x alone: the residual is not added.", x),
+            ("h is the residual alone: x is not added.", residual),
+        ):
+            if relative_error(r.output, output) <= near:
+                return what
+    return symptom(runs)
+
+
+def _explain_y(runs: list[Run]) -> str:
+    """The fault of y, told apart by what was normalized."""
+    for r in runs:
+        if r.fault is None or not r.wrong.numel():
+            continue
+        x, residual, weight, bias = r.case.tensors.values()
+        (eps,) = r.case.options
+        wide = x.double() + residual.double()
+        tolerance = r.case.tolerance.relative_norm
+        if relative_error(r.output, wide) <= 4 * tolerance:
+            return "y is the sum, not its LayerNorm. The order is (y, h)."
+        off = relative_error(r.output, r.case.reference)
+        for what, h in (
+            ("y is the LayerNorm of x alone: normalize the sum.", x),
+            ("y is the LayerNorm of the residual alone: normalize the sum.", residual),
+            ("y is the LayerNorm of x - residual.", x.double() - residual.double()),
+            (
+                "y is the LayerNorm of the sum as it was before h was rounded. What is stored is "
+                "the rounded h, and y belongs to that one: round it in the kernel, and convert "
+                "back to fp32.",
+                wide,
+            ),
+        ):
+            # What is no nearer to this model than to the right output tells nothing.
+            error = relative_error(r.output, reference(h, weight, bias, eps))
+            if error <= min(4 * tolerance, off / 2):
+                return what
+    return explain_layer_norm([_of_sum(r) for r in runs])
+
+
+def _of_sum(r: Run) -> Run:
+    """A run as a LayerNorm's of h."""
+    x, residual, weight, bias = r.case.tensors.values()
+    tensors = {"x": _residual_sum(x, residual), "weight": weight, "bias": bias}
+    case = Case(tensors, r.case.options, r.case.reference, r.case.tolerance, r.case.trait)
+    return replace(r, case=case)
+
+
+def is_pair(attempt: Attempt, case: Case) -> None:
+    """`Wrong` unless the answer, called on a case, returns a tuple or list of two."""
+    with interpreting():
+        told = call(attempt, *(t.clone() for t in case.tensors.values()), *case.options)
+    if told is None or told is ...:
+        raise NotAnswered
+    if type(told) not in (tuple, list) or len(told) != 2:
+        size = f" of {len(told)}" if type(told) in (tuple, list) else ""
+        raise Wrong(
+            f"{attempt.name} returned a {type(told).__name__}{size}; it takes the two tensors "
+            f"(y, h)."
+        )
+
+
+def reads_no_h(attempt: Attempt, runs: list[Run]) -> None:
+    """`Wrong` if h is read back from memory."""
+    for r in runs:
+        back = r.traffic(r.output).read_unique
+        if back and not r.operators:
+            count = len(r.launches)
+            raise Wrong(
+                f"{attempt.name} reads {back:,} bytes of h back on {r.case}, in "
+                f"{count} launch{'es' if count != 1 else ''}.",
+                "h was in registers when it was stored, and the sums of its row can take it from "
+                "there. Store it, and go on with the variable.",
+            )
+
+
+def graded_h(attempt: Attempt, cases: list[Case], y_runs: list[Run], pairs: list[Any]) -> list[Run]:
+    """The runs of y as runs of h; `Wrong` if one is wrong."""
+    runs = []
+    for case, r, (_, h) in zip(cases, y_runs, pairs, strict=True):
+        wrong = kind_fault(h, case.like) is not None or bool(
+            wrong_elements(h, case.reference, case.tolerance).any()
+        )
+        if wrong:
+            # Once more by itself, for all that is told of a wrong output.
+            part = Attempt(Part(attempt.answer, 1), attempt.seed)
+            try:
+                return right_everywhere(part, cases, _explain_h)
+            except Wrong as found:
+                found.sentence = found.sentence.replace(": y[", ": h[", 1)
+                raise
+        runs.append(replace(r, output=h))
+    return runs
+
+
+def grade_add_norm(attempt: Attempt) -> None:
+    """Grade `add_norm(x, residual, weight, bias, eps)`: (y, h), one launch, each byte once."""
+    of_h, of_y = _cases(attempt.seed)
+    is_pair(attempt, of_h[0])
+    part = Part(attempt.answer, 0)
+    y_runs = right_everywhere(Attempt(part, attempt.seed), of_y, _explain_y)
+    h_runs = graded_h(attempt, of_h, y_runs, part.returned)
+    names = ", ".join(dict.fromkeys(dtype_name(case.x.dtype) for case in of_h))
+    attempt.held.append(f"y and h right on {len(of_h)} random inputs: {names}")
+    reads_no_h(attempt, h_runs)
+    computed_by_kernels(Attempt(part, attempt.seed), h_runs, launches=1)
+    computed_by_kernels(attempt, y_runs, launches=1)
+    for name in ("x", "residual"):
+        reads_once(attempt, y_runs, name)
+
+    def ideal(case: Case) -> int:
+        rows, cols = case.x.shape
+        return (4 * rows + 2) * cols * case.x.itemsize
+
+    what = "x, residual, weight and bias read, y and h written"
+    within_bytes(attempt, y_runs, ideal, what)
+    enough_programs(attempt, y_runs, row_groups, "one for every four rows")
+    compiles(attempt, of_y)

@@ -1,0 +1,160 @@
+"""02.2: a fused LayerNorm of the reader's, held against LayerNorms with one known fault each."""
+
+from __future__ import annotations
+
+import functools
+import math
+import random
+
+import torch
+import triton
+
+from kernels.grading.cases import Case, Run
+from kernels.grading.checks import computed_by_kernels, reads_once, right_everywhere, within_bytes
+from kernels.grading.closeness import relative_error
+from kernels.grading.hardware import compiles
+from kernels.grading.question import Attempt, Speed
+from kernels.ops.norms.layernorm import OP
+from kernels.registry import DTYPES, Tolerance
+
+Tensor = torch.Tensor
+
+
+def _known_faults(case: Case) -> list[tuple[str, Tensor]]:
+    """LayerNorms with one fault, in float64: an output that equals one has that fault."""
+    x, weight, bias = (tensor.double() for tensor in case.tensors.values())
+    (eps,) = case.options
+    n = x.shape[-1]
+    block = triton.next_power_of_2(n)
+    mean = x.mean(-1, keepdim=True)
+    squares = ((x - mean) ** 2).sum(-1, keepdim=True)
+
+    def made(variance: Tensor, mean: Tensor = mean) -> Tensor:
+        return (x - mean) / torch.sqrt(variance + eps) * weight + bias
+
+    masked = (block - n) * mean**2
+    low = x.sum(-1, keepdim=True) / block
+    low_squares = ((x - low) ** 2).sum(-1, keepdim=True)
+    block_means = (
+        f"A sum is divided by BLOCK, here {block}, where the row has {n} elements: divide by the "
+        "number of columns."
+    )
+    lanes_mean = (
+        f"Masked lanes enter the variance. {block - n} of {block} lanes lie beyond the row; they "
+        "load 0, so x - mean is -mean there, and each adds mean² to the sum."
+    )
+    faults = [
+        (lanes_mean, made((squares + masked) / n)),
+        (block_means, made(squares / block)),
+        (block_means, made(low_squares / block, low)),
+        (block_means, made(low_squares / n, low)),
+        (block_means, made((squares + masked) / block)),
+        (block_means, made((low_squares + (block - n) * low**2) / block, low)),
+        (block_means, made((low_squares + (block - n) * low**2) / n, low)),
+        (
+            "eps is not used, or not the one given.",
+            made(squares / n - eps + 1e-5),
+        ),
+        ("eps is not added to the variance.", made(squares / n - eps)),
+        (
+            "The centred values are divided by the variance, not by its square root.",
+            (x - mean) / (squares / n + eps) * weight + bias,
+        ),
+        (
+            "The sum of the squared distances is not divided by the number of columns.",
+            made(squares),
+        ),
+        (
+            "eps is added to the root; it belongs under it.",
+            (x - mean) / (torch.sqrt(squares / n) + eps) * weight + bias,
+        ),
+        (
+            "The centred values are not divided by the root of the variance.",
+            (x - mean) * weight + bias,
+        ),
+        ("What comes back is x itself.", x),
+        ("The mean is not subtracted.", made(squares / n, torch.zeros_like(mean))),
+        ("Bias is not added.", made(squares / n) - bias),
+        ("Weight is not applied.", (made(squares / n) - bias) / weight + bias),
+    ]
+    if n > 1:
+        faults.append(("The variance is divided by N - 1, not by N.", made(squares / (n - 1))))
+    return faults
+
+
+def explain_layer_norm(runs: list[Run]) -> str:
+    """Return the known fault that one of the wrong runs shows, or "" if none does."""
+    failed = [r for r in runs if r.fault is not None]
+    comparable = [r for r in failed if r.wrong.numel()]
+    for r in comparable:
+        case = r.case
+        near = 4 * case.tolerance.relative_norm
+        for what, output in _known_faults(case):
+            # A model that lies as near the right output as the submission's tells nothing.
+            if relative_error(output, case.reference) > 4 * near and (
+                relative_error(r.output, output) <= near
+            ):
+                return what
+    return ""
+
+
+_PLAN: tuple[tuple[int, int, str], ...] = (
+    (4, 64, "fp32 fp16 bf16"),
+    (3, 17, "fp32 fp16 bf16"),
+    (2, 3, "fp32 fp16 bf16"),
+    (1, 1000, "fp32 fp16 bf16"),
+    (5, 1, "fp32 bf16"),
+    (2, 4096, "fp32 fp16"),
+    (2, 1536, "bf16"),
+)
+_FAR = ((3, 17), (2, 3), (2, 1000))
+
+
+def norm_tolerance(inputs: dict[str, Tensor], eps: float) -> Tolerance:
+    """The operation's own, and what a mean far from 0 loses: it is rounded to fp32 as all sums."""
+    x = inputs["x"].double()
+    mean, variance = x.mean(-1), x.var(-1, correction=0)
+    far = float((mean.abs() / torch.sqrt(variance + eps)).max())
+    own = OP.tolerance(inputs["x"].dtype, tuple(x.shape))
+    more = far * 2.0**-24 * (2 + math.log2(max(x.shape[-1], 2)))
+    return Tolerance(own.relative_norm + more, own.largest + more)
+
+
+def _case(
+    rng: random.Random, rows: int, cols: int, name: str, trait: str = "", **options: float
+) -> Case:
+    eps = options.pop("eps", 1e-5)
+    inputs = OP.inputs((rows, cols), DTYPES[name], "cpu", rng.getrandbits(31), **options)
+    reference = OP.reference(**inputs, eps=eps)
+    return Case(inputs, (eps,), reference, norm_tolerance(inputs, eps), trait)
+
+
+def _layer_norm_cases(seed: int) -> list[Case]:
+    case = functools.partial(_case, random.Random(seed))
+    rng = random.Random(seed + 1)
+    cases = [case(r, n, name) for r, n, names in _PLAN for name in names.split()]
+    cases.append(case(rng.randrange(2, 5), rng.randrange(65, 600), "fp32"))
+    cases.append(case(2, 128, "fp32", eps=0.5))
+    for rows, cols in _FAR:
+        # 16 bits can't tell values near 1000 apart.
+        cases.append(case(rows, cols, "fp32", "mean near 1000", mean=1000.0, spread=1.0))
+        cases.append(case(rows, cols, "fp16", "mean near 30", mean=30.0))
+    cases.append(case(2, 1000, "bf16", "mean near 30", mean=30.0))
+    return cases
+
+
+def grade_layer_norm(attempt: Attempt) -> None:
+    """Grade `my_layer_norm(x, weight, bias, eps)`: right, one launch, each byte moved once."""
+    runs = right_everywhere(attempt, _layer_norm_cases(attempt.seed), explain_layer_norm)
+    computed_by_kernels(attempt, runs, launches=1)
+    reads_once(attempt, runs, "x")
+
+    def ideal(case: Case) -> int:
+        rows, cols = case.x.shape
+        return OP.cost((rows, cols), case.x.dtype, "fwd").bytes_ideal
+
+    within_bytes(attempt, runs, ideal, "x, weight and bias read, y written")
+    compiles(attempt, (r.case for r in runs))
+
+
+SPEED = Speed(lambda seed: _case(random.Random(seed), 8192, 2048, "fp32"), 0.85)

@@ -1,0 +1,161 @@
+"""05.3 and 05.7: a LayerNorm whose sums and lanes meet, and one of the reader's own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import torch
+
+from kernels.grading.cases import Case, Run
+from kernels.grading.checks import reads_once, within_bytes
+from kernels.grading.cuda_checks import in_cuda, no_conflicts
+from kernels.grading.hardware import compiles, enough_programs
+from kernels.grading.question import Attempt, Speed
+from kernels.grading.questions.kits.cuda_cases import Tensor, nearly_right, right_in_cuda
+from kernels.grading.questions.kits.packs import (
+    ideal_bytes,
+    in_packs,
+    rounded_once,
+    told_by_values,
+    unstored,
+)
+from kernels.grading.questions.kits.wrong_models import drawn, only_end_missing
+from kernels.registry import Tolerance
+
+_GUARD = "A thread stops at the end of its row: col < n_cols."
+_LARGE = "a mean of 200"
+
+
+def _normalised(x: Tensor, variance: Tensor, eps: float) -> Tensor:
+    return (x - x.mean(-1, keepdim=True)) * torch.rsqrt(variance + eps)[:, None]
+
+
+def _case(rng: random.Random, rows: int, cols: int, dtype: torch.dtype, trait: str = "") -> Case:
+    x = drawn(rng, (rows, cols), dtype, mean=200.0 if trait else 0.5)
+    if not trait:
+        # Rows of different sizes, so that none can stand for another.
+        x = (x * (0.5 + 0.5 * torch.arange(rows) % 4)[:, None]).to(dtype)
+    weight, bias = 1 + drawn(rng, (cols,), torch.float32) / 4, drawn(rng, (cols,), torch.float32)
+    inputs = {"x": x, "weight": weight.to(dtype), "bias": bias.to(dtype)}
+    eps = rng.choice((0.25, 1e-2))
+    wide, scale, shift = (tensor.double() for tensor in inputs.values())
+    reference = _normalised(wide, wide.var(-1, correction=0), eps) * scale + shift
+    # The mean's rounding against the spread, and some roundings of each result.
+    size = (1 + float(wide.mean(-1).abs().max())) * 2.0**-23
+    if dtype == torch.float16:
+        near = rounded_once(reference, size)
+    else:
+        size *= 4 + cols**0.5 / 8
+        near = Tolerance(size, 2 * size)
+    return Case(inputs, (eps,), reference, near, trait)
+
+
+def _models(case: Case) -> Iterator[tuple[str, Tensor]]:
+    x, weight, bias = (tensor.double() for tensor in case.tensors.values())
+    (eps,) = case.options
+    n, variance = x.shape[1], x.var(-1, correction=0)
+    mean = x.mean(-1)
+    right = _normalised(x, variance, eps)
+    yield "weight is missing.", right + bias
+    yield "bias is missing.", right * weight
+    yield "eps is not added.", _normalised(x, variance, 0.0) * weight + bias
+    yield "eps is not the one given.", _normalised(x, variance, 1e-5) * weight + bias
+    yield (
+        "The squares are not divided by the number of columns.",
+        _normalised(x, variance * n, eps) * weight + bias,
+    )
+    if n > 1:
+        yield (
+            "The variance is divided by n - 1; LayerNorm takes n.",
+            _normalised(x, x.var(-1), eps) * weight + bias,
+        )
+    root = torch.rsqrt(variance + eps)[:, None]
+    yield "The mean is not taken away.", x * root * weight + bias
+    yield (
+        "That is RMSNorm's scale: the mean has to be taken away before the squares are summed.",
+        _normalised(x, (x * x).mean(-1), eps) * weight + bias,
+    )
+    yield (
+        "Every block takes the first row: its row is blockIdx.x.",
+        right[:1].expand_as(right) * weight + bias,
+    )
+    for held in (32 * 2**power for power in range(10)):
+        places = -(-n // held) * held if held < n else held
+        padded = variance + (places - n) / n * mean**2
+        yield (
+            "Places past the end of the row hold 0, and each adds mean² to the squares: the "
+            "condition has to stand in the second sum too.",
+            _normalised(x, padded, eps) * weight + bias,
+        )
+    for width in (256, 512, 1024):
+        if n > width:
+            part = x[:, :width].sum(-1) / n
+            squares = ((x[:, :width] - part[:, None]) ** 2).sum(-1) / n
+            y = (x - part[:, None]) * torch.rsqrt(squares + eps)[:, None]
+            yield (
+                f"Only the first {width} columns are in the sums: each thread takes more than one.",
+                y * weight + bias,
+            )
+
+
+def _explain(runs: list[Run]) -> str:
+    lost = unstored(runs)
+    if lost and only_end_missing(runs) and all(len(r.case.x) > 1 for r in runs if r.fault):
+        return "The last rows were never stored: the grid takes one block for every row."
+    if told := told_by_values(runs, _models):
+        return told
+    if lost:
+        return (
+            "Elements that are nan were never stored: the block's threads and what each of them "
+            "holds must cover the row, and the loop that stores goes as far as the one that loads."
+        )
+    failed = [r for r in runs if r.fault is not None]
+    if all(r.case.trait for r in failed):
+        return (
+            "It is wrong where the mean is large against the spread: a variance as E[x²] - E[x]² "
+            "takes two nearly equal numbers from each other. Centre first, then square."
+        )
+    if nearly_right(runs):
+        return "It is right to three digits: on its way a value or a sum went through fp16."
+    return ""
+
+
+def _graded(attempt: Attempt, cases: list[Case]) -> list[Run]:
+    """Runs that are right, in one launch that asks for x once."""
+    runs = right_in_cuda(attempt, cases, _explain, _GUARD)
+    in_cuda(attempt, runs, launches=1)
+    reads_once(attempt, runs, "x")
+    within_bytes(attempt, runs, ideal_bytes, "x, weight and bias read, the output written")
+    no_conflicts(attempt, runs)
+    enough_programs(attempt, runs, lambda case: -(-len(case.x) // 32), "one for every 32 rows")
+    return runs
+
+
+def grade_mended_norm(attempt: Attempt) -> None:
+    """Grade `my_norm(x, weight, bias, eps)`: x (rows, cols) in fp32, 1 to 1024 columns."""
+    rng = random.Random(attempt.seed)
+    shapes = [(4, 1024), (3, 17), (2, 1000), (5, 1), (1, 256), (2, 257), (40, 24)]
+    shapes.append((rng.randrange(2, 6), rng.randrange(65, 1000)))
+    cases = [_case(rng, *shape, torch.float32) for shape in shapes]
+    cases.append(_case(rng, 3, 700, torch.float32, _LARGE))
+    compiles(attempt, (r.case for r in _graded(attempt, cases)))
+
+
+def grade_layer_norm(attempt: Attempt) -> None:
+    """Grade `my_layer_norm(x, weight, bias, eps)`: x (rows, cols) in fp16, 1 to 2048 columns."""
+    rng = random.Random(attempt.seed)
+    shapes = [(4, 2048), (3, 17), (2, 1000), (5, 1), (1, 256), (2, 257), (40, 24), (2, 2047)]
+    shapes.append((rng.randrange(2, 6), rng.randrange(65, 1000)))
+    shapes.append((rng.randrange(2, 6), 8 * rng.randrange(130, 250)))
+    cases = [_case(rng, *shape, torch.float16) for shape in shapes]
+    cases.append(_case(rng, 3, 1400, torch.float16, _LARGE))
+    runs = _graded(attempt, cases)
+    whole = [r for r in runs if r.case.x.shape[1] % 8 == 0]
+    for name in ("x", "the output"):
+        in_packs(attempt, whole, name)
+    compiles(attempt, (r.case for r in runs))
+
+
+SPEED = Speed(lambda seed: _case(random.Random(seed), 8192, 2048, torch.float16), 0.75)
+MENDED_SPEED = Speed(lambda seed: _case(random.Random(seed), 16384, 1024, torch.float32), 0.7)

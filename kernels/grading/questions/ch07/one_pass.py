@@ -1,0 +1,128 @@
+"""07.7: RMSNorm's dx and dweight, three launches to be fused into one pass and a finish."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from kernels.grading.cases import Case, Run
+from kernels.grading.checks import call, computed_by_kernels, reads_once, within_bytes
+from kernels.grading.closeness import kind_fault, wrong_elements
+from kernels.grading.hardware import compiles
+from kernels.grading.question import Attempt, NotAnswered, Wrong
+from kernels.grading.questions.ch02.add_norm import Part
+from kernels.grading.questions.ch07.dx import explain_rms_dx, rms_dx_case
+from kernels.grading.questions.ch07.kit import (
+    OUTSIDE_OF_SHARE,
+    enough_to_finish,
+    no_atomics,
+    programs_as_told,
+    right_gradient,
+)
+from kernels.grading.questions.ch07.sums import WIDEST, dweight_of, dweight_plan, explain_dweight
+from kernels.grading.questions.kits.numbers import pair
+from kernels.grading.questions.kits.wrong_models import Tensor, masked_lanes_named, recognised
+from kernels.launch import interpreting
+
+
+def _cases(seed: int) -> tuple[list[Case], list[Case]]:
+    """The same calls twice: graded by dx, and by dweight."""
+    rng, plan = dweight_plan(seed)
+    of_dx = [rms_dx_case(rng, rows, cols, name, (p,)) for rows, cols, name, p in plan]
+    of_dweight = []
+    for case in of_dx:
+        dweight, near = dweight_of(case.tensors)
+        of_dweight.append(Case(case.tensors, case.options, dweight, near, dtype=torch.float32))
+    return of_dx, of_dweight
+
+
+def _weighted(case: Case) -> Iterator[tuple[str, Tensor]]:
+    x, dy, weight, inv_rms = (t.double() for t in case.tensors.values())
+    terms = dy * weight * x * inv_rms[:, None]
+    yield "dweight is the sum of dy · x_hat, and not of g · x_hat.", terms.sum(0)
+
+
+def _explain_sums(runs: list[Run]) -> str:
+    return recognised(runs, _weighted) or explain_dweight(runs)
+
+
+def _is_pair(attempt: Attempt, case: Case) -> None:
+    with interpreting():
+        told = call(attempt, *(t.clone() for t in case.tensors.values()), *case.options)
+    if told is None or told is ...:
+        raise NotAnswered
+    pair(told, attempt.name, "(dx, dweight)")
+
+
+def _graded_sums(
+    attempt: Attempt, cases: list[Case], runs: list[Run], pairs: list[Any]
+) -> list[Run]:
+    """The runs of dx as runs of dweight, the second of each pair; `Wrong` if one is wrong."""
+    sums = []
+    for case, r, (_, dweight) in zip(cases, runs, pairs, strict=True):
+        wrong = kind_fault(dweight, case.like) is not None or bool(
+            wrong_elements(dweight, case.reference, case.tolerance).any()
+        )
+        if wrong:
+            # Once more by itself, for all that is told of a wrong output.
+            part = Attempt(Part(attempt.answer, 1), attempt.seed)
+            return right_gradient(part, cases, _explain_sums, "dweight", OUTSIDE_OF_SHARE)
+        copies = replace(case, tensors=r.case.tensors)
+        sums.append(replace(r, case=copies, output=dweight))
+    return sums
+
+
+def _read_again(attempt: Attempt, runs: list[Run]) -> None:
+    """`Wrong` if more than one launch reads x."""
+    for r in runs:
+        x = r.case.x
+        times = r.traffic(x).read_unique / (x.numel() * x.element_size())
+        if times > 1 and not r.operators:
+            kernels = ", ".join(launch.name for launch in r.launches)
+            raise Wrong(
+                f"{attempt.name} makes {len(r.launches)} launches ({kernels}) on {r.case}, and "
+                f"{times:.0f} of them read x.",
+                "dx and dweight need the same rows of x and dy. A program that has a row in "
+                "registers can make both: the row's dx, and its term of the sums.",
+            )
+
+
+def grade_one_pass(attempt: Attempt) -> None:
+    """Grade `rms_norm_backward(x, dy, weight, inv_rms, programs)`: (dx, dweight), two launches."""
+    of_dx, of_dweight = _cases(attempt.seed)
+    _is_pair(attempt, of_dx[4])
+    part = Part(attempt.answer, 0)
+    runs = right_gradient(
+        Attempt(part, attempt.seed), of_dx, explain_rms_dx, "dx", OUTSIDE_OF_SHARE
+    )
+    sums = _graded_sums(attempt, of_dweight, runs, part.returned)
+    attempt.held.append(f"dx and dweight right on {len(runs)} random inputs")
+    no_atomics(attempt, of_dx[0])
+    _read_again(attempt, runs)
+    computed_by_kernels(Attempt(part, attempt.seed), sums, launches=2)
+    computed_by_kernels(attempt, runs, launches=2)
+    for name in ("x", "dy"):
+        reads_once(attempt, runs, name)
+    programs_as_told(attempt, runs)
+
+    def ideal(case: Case) -> int:
+        rows, cols = case.x.shape
+        matrices = (3 * rows + 1) * cols * case.x.itemsize
+        return matrices + 4 * rows + 8 * case.options[-1] * cols + 4 * cols
+
+    what = (
+        "x, dy, weight and inv_rms read, dx written, a row of partial sums a program written and "
+        "read, dweight written"
+    )
+    within_bytes(attempt, runs, ideal, what)
+    enough_to_finish(attempt, runs)
+    for place, seen in enumerate((runs, sums)):
+        one = Attempt(Part(attempt.answer, place), attempt.seed)
+        masked_lanes_named(one, [r for r in seen if r.case.x.shape[-1] == 17][:1])
+    attempt.held.append("no result depends on a masked lane that has no value")
+    rows, cols, name, programs = WIDEST
+    compiles(attempt, [rms_dx_case(random.Random(attempt.seed), rows, cols, name, (programs,))])

@@ -1,0 +1,117 @@
+"""What the checks of set 04 share: cases in fp32, a run of them all, the text of a guard."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+
+from kernels.grading.cases import Case, Run
+from kernels.grading.checks import right_everywhere
+from kernels.grading.closeness import relative_error
+from kernels.grading.cuda_checks import limit_time
+from kernels.grading.hardware import enough_programs
+from kernels.grading.question import Attempt, Wrong
+from kernels.grading.questions.kits.wrong_models import Models, only_end_missing, stored_in_each
+
+Tensor = torch.Tensor
+SECTOR_FLOATS = 8
+
+
+def right_in_cuda(
+    attempt: Attempt,
+    cases: Sequence[Case],
+    explain: Callable[[list[Run]], str],
+    guard: str,
+    unread: str = "",
+) -> list[Run]:
+    """Run all cases as `right_everywhere` does, and say more of two faults.
+
+    `guard` is added where a thread leaves its tensor, `unread` where it reads what nobody stored.
+    """
+    limit_time(attempt)
+    try:
+        return right_everywhere(attempt, cases, explain)
+    except Wrong as wrong:
+        if "no guard stops" in wrong.means:
+            wrong.means += f" {guard}"
+        if "has to be stored first" in wrong.means:
+            wrong.means = f"{wrong.means} {unread}".rstrip()
+        raise
+
+
+def at_end(runs: Sequence[Run], of: str = "elements") -> str:
+    """What outputs say that miss nothing but their end; "" of others."""
+    if not only_end_missing(runs):
+        return ""
+    stored = stored_in_each(runs)
+    if len(stored) == 1 and 0 not in stored:
+        return (
+            f"Only the first {stored.pop()} {of} were stored, whatever the size is: the grid "
+            "takes a block for every so many."
+        )
+    return (
+        f"Only {of} at the end were never stored: the last block is missing, or the guard is too "
+        "strict. The number of blocks is a quotient rounded up: (n + threads - 1) // threads."
+    )
+
+
+def explained(runs: Sequence[Run], models: Models) -> str:
+    """Return the first fault whose model is every wrong output that it speaks of, or "".
+
+    Unlike one wrong output, all of them are seldom explained by a model that happens to fit.
+    """
+    fits: dict[str, list[bool]] = {}
+    for r in runs:
+        if r.fault is None or not r.wrong.numel():
+            continue
+        near = max(4 * r.case.tolerance.relative_norm, 1e-6)
+        output = r.output.detach().double()
+        here: dict[str, bool] = {}
+        for what, model in models(r.case):
+            # A model that is as good as the right output tells nothing.
+            if not relative_error(model, r.case.reference) > 4 * near:
+                continue
+            lost = model.isnan()
+            same = torch.equal(lost, output.isnan()) and not bool(lost.all())
+            same = same and relative_error(output.nan_to_num(), model.nan_to_num()) <= near
+            here[what] = here.get(what, False) or same
+        for what, same in here.items():
+            fits.setdefault(what, []).append(same)
+    return next((what for what, seen in fits.items() if all(seen)), "")
+
+
+def unstored(runs: Sequence[Run]) -> bool:
+    """Whether a wrong run never stored a part of its output."""
+    failed = [r for r in runs if r.fault is not None and r.wrong.numel()]
+    return any(r.traffic(r.output).write_unique < 4 * r.output.numel() for r in failed)
+
+
+def nearly_right(runs: Sequence[Run]) -> bool:
+    """Whether every wrong run is right to about three digits, as after a passage through fp16."""
+    failed = [r for r in runs if r.fault is not None]
+    return all(
+        r.wrong.numel() > 0 and relative_error(r.output, r.case.reference) < 5e-3 for r in failed
+    )
+
+
+def aligned(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs whose rows begin at a sector each."""
+    return [r for r in runs if r.case.x.shape[-1] % SECTOR_FLOATS == 0]
+
+
+def blocks_enough(attempt: Attempt, runs: Sequence[Run]) -> None:
+    """`Wrong` if a block has more than 8192 elements of x to do."""
+
+    def least(case: Case) -> int:
+        return math.ceil(case.x.numel() / 8192)
+
+    enough_programs(attempt, runs, least, "one for every 8192 elements")
+
+
+def sum_tolerance(x: Tensor) -> float:
+    """How far an fp32 sum of each row of x, in any order, may be from the exact one, relatively."""
+    total = x.double().sum(-1).abs().max()
+    size = float(x.double().abs().sum(-1).max() / total)
+    return 2.0**-24 * (4 + math.sqrt(x.shape[-1])) * size

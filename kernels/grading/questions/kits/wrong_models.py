@@ -1,0 +1,144 @@
+"""What the checks of set 03 share: random inputs, and wrong outputs recognised by their values."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import triton.language as tl
+from triton.runtime.interpreter import TensorHandle
+
+from kernels.grading.cases import Case, Run
+from kernels.grading.checks import right_everywhere, run
+from kernels.grading.closeness import relative_error
+from kernels.grading.question import Attempt, NotAnswered, Wrong
+from kernels.grading.questions.kits.numbers import kind
+from kernels.launch.builder import MendedBuilder
+from kernels.registry import Tolerance
+
+Tensor = torch.Tensor
+# From a case to outputs with one fault each, in float64, and what the fault is.
+Models = Callable[[Case], Iterable[tuple[str, Tensor]]]
+EXACT = Tolerance(0.0, 0.0)
+
+
+def drawn(
+    rng: random.Random, shape: Sequence[int], dtype: torch.dtype, mean: float = 0.0
+) -> Tensor:
+    """Return normal numbers with spread 1 around `mean`, on the CPU, from `rng` alone."""
+    generator = torch.Generator().manual_seed(rng.getrandbits(31))
+    return (mean + torch.randn(*shape, generator=generator)).to(dtype)
+
+
+def recognised(runs: Sequence[Run], models: Models) -> str:
+    """Return the fault whose output one of the wrong runs equals, or "" if none does.
+
+    Elements that were never stored are NaN, in an output and in a model alike, and count as equal.
+    """
+    for r in runs:
+        if r.fault is None or not r.wrong.numel():
+            continue
+        near = max(4 * r.case.tolerance.relative_norm, 1e-6)
+        output = r.output.detach().double()
+        for what, model in models(r.case):
+            # A model that lies as near the right output as the submission's tells nothing.
+            if not relative_error(model, r.case.reference) > 4 * near:
+                continue
+            lost = model.isnan()
+            same = torch.equal(lost, output.isnan()) and not bool(lost.all())
+            if same and relative_error(output.nan_to_num(), model.nan_to_num()) <= near:
+                return what
+    return ""
+
+
+def only_end_missing(runs: Sequence[Run]) -> bool:
+    """Whether each wrong run lacks elements at its end, one block's or more, and nothing else."""
+    failed = [r for r in runs if r.fault is not None]
+
+    def at_end(r: Run) -> bool:
+        lost = r.output.detach().isnan().flatten()
+        count = int(lost.sum())
+        return count > 0 and bool(lost[-count:].all()) and torch.equal(lost, r.wrong)
+
+    return bool(failed) and all(r.wrong.numel() > 0 and at_end(r) for r in failed)
+
+
+def stored_in_each(runs: Sequence[Run]) -> set[int]:
+    """How many elements the wrong runs stored, each run's own number once."""
+    return {int((~r.output.isnan()).sum()) for r in runs if r.fault is not None}
+
+
+def right_or_told(
+    attempt: Attempt,
+    cases: Sequence[Case],
+    explain: Callable[[list[Run]], str],
+    outside: str,
+) -> list[Run]:
+    """Run all cases as `right_everywhere` does; add `outside` where a lane leaves its tensor."""
+    try:
+        return right_everywhere(attempt, cases, explain)
+    except Wrong as wrong:
+        if "reaches past its tensor" in wrong.means:
+            wrong.means += f" {outside}"
+        raise
+
+
+@contextlib.contextmanager
+def _nan_without_other() -> Iterator[None]:
+    """Let masked lanes hold NaN, interpreted, where a load of floats names no `other`."""
+    as_written = MendedBuilder.create_masked_load
+    # The interpreter keeps bf16 as its bits.
+    nans = {
+        tl.float32: np.array(np.nan, np.float32),
+        tl.float16: np.array(np.nan, np.float16),
+        tl.bfloat16: np.array(0x7FC0, np.uint16),
+    }
+
+    def load(self: Any, ptrs: Any, mask: Any, other: Any, *more: Any) -> Any:
+        element = ptrs.get_element_ty()
+        if other is None and element in nans:
+            other = TensorHandle(nans[element], element)
+        return as_written(self, ptrs, mask, other, *more)
+
+    MendedBuilder.create_masked_load = load  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        MendedBuilder.create_masked_load = as_written  # type: ignore[method-assign]
+
+
+def masked_lanes_named(attempt: Attempt, runs: Sequence[Run]) -> None:
+    """`Wrong` if a result depends on a masked lane whose load names no value for it.
+
+    `runs` are right ones. Those whose rows leave lanes over run again, with NaN in such lanes.
+    """
+    ragged = [r.case for r in runs if r.case.x.shape[-1] & (r.case.x.shape[-1] - 1)]
+    for case in ragged[:2]:
+        with _nan_without_other():
+            again = run(attempt, case)
+        if again.fault is not None:
+            raise Wrong(
+                f"{attempt.name} on {case}: masked lanes enter the result, and their load names no "
+                "other= for them.",
+                "Triton doesn't say what a masked lane holds then. Today it happens to be 0; with "
+                "nan in its place the result is wrong. Give the load the value that changes "
+                "nothing: of a sum that is other=0.0.",
+            )
+    attempt.held.append("no result depends on a masked lane that has no value")
+
+
+def whole_number(told: Any, asked: str, what: str) -> int:
+    """Return `told` if it is an int; `Wrong`, with the question `asked`, if it is anything else."""
+    if told is None or told is ...:
+        raise NotAnswered
+    if type(told) is int and abs(told) < 2**63:
+        return told
+    shown = f"the float {told!r}" if type(told) is float else kind(told)
+    if type(told) is int:
+        shown = "a number beyond 2**63"
+    means = "A division with / makes a float." if type(told) is float else ""
+    raise Wrong(f"{asked} returned {shown} as {what}; it is an int.", means)

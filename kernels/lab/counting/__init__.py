@@ -1,0 +1,1 @@
+"""What is known without a GPU: ledgers of bytes, and what kernels compile to."""

@@ -1,0 +1,218 @@
+"""Every registered launch compiled for other cards, with no GPU: what each kernel takes of an SM.
+
+Each variant of kernels in Triton or CUDA C++ is recorded at the shapes of its operation's suite, in
+the configuration it would choose on each card, and compiled ahead of time. Triton keeps what it
+compiled on disk, by the hash of the source, its version and the configuration: a second run reads
+it from there. CUDA C++ is compiled by NVRTC, all kernels of a source in one go.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_map
+
+from kernels import registry
+from kernels.cuda.cuda_compile import no_compiler
+from kernels.lab.cards.makers import CARDS, LIMITS
+from kernels.lab.selection import RefusalError, load_ops
+from kernels.launch import assume_capability, recording
+from kernels.launch.binary import Specialization
+from kernels.registry import Op, Shape, Variant, dtype_name, shape_name
+
+TARGETS = (75, 80, 89, 90, 100, 120)
+NO_BF16 = "bf16 is not compiled for sm_75: it needs compute capability 8.0 or later"
+
+
+@dataclass(frozen=True)
+class Built:
+    """One kernel of a variant, compiled for one compute capability.
+
+    `shapes` are those of the suite that run this very binary. `stack_bytes` is per thread, above 0
+    if registers spill. `shared_limit` is the most shared memory a block may have there, in bytes.
+    `matrix_instruction` is the PTX name, None if the arithmetic is plain. `error` is what the
+    compiler said if it refused; then all numbers are 0.
+    """
+
+    op: str
+    variant: str
+    kernel: str
+    dtype: str
+    shapes: tuple[str, ...]
+    capability: int
+    shared_limit: int
+    num_warps: int = 0
+    registers: int = 0
+    stack_bytes: int = 0
+    shared_bytes: int = 0
+    matrix_instruction: str | None = None
+    error: str = ""
+
+    @property
+    def fault(self) -> str | None:
+        """One sentence if it must not be shipped like this, else None."""
+        where = f"{self.op} {self.variant} {self.dtype} {self.shapes[0]} on sm_{self.capability}"
+        if self.error:
+            return f"{where}: {self.kernel} does not compile: {self.error}"
+        if self.stack_bytes:
+            return (
+                f"{where}: {self.kernel} with {self.num_warps} warps spills: a thread keeps "
+                f"{self.stack_bytes} bytes in memory that its {self.registers} registers don't hold"
+            )
+        if self.shared_bytes > self.shared_limit:
+            return (
+                f"{where}: {self.kernel} takes {self.shared_bytes:,} bytes of shared memory; "
+                f"a block has {self.shared_limit:,} at most"
+            )
+        return None
+
+
+@dataclass
+class _Job:
+    op: str
+    variant: str
+    dtype: str
+    specialization: Specialization
+    shapes: list[str] = field(default_factory=list)
+
+
+def _hollow(value: Any) -> Any:
+    """A CPU tensor like a fake one. Its pages are never touched, so gigabytes of it cost nothing.
+
+    Whole numbers are zeros, since a function may index with them.
+    """
+    if not isinstance(value, torch.Tensor):
+        return value
+    make = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
+    return make if value.is_floating_point() else make.zero_()
+
+
+def _inputs(op: Op, shape: Shape, dtype: torch.dtype) -> dict[str, Any]:
+    with FakeTensorMode():
+        fakes = op.inputs(shape, dtype, "cpu", seed=0)
+    return dict(tree_map(_hollow, fakes))
+
+
+def _variants(op: Op) -> tuple[list[Variant], list[str]]:
+    """An operation's variants to compile, and a sentence for each that can't be compiled here."""
+    found, missing = [], []
+    for variant in op.variants.values():
+        if variant.counted in ("triton", "cuda"):
+            cuda = variant.counted == "cuda"
+            why = (cuda and no_compiler()) or variant.unavailable(
+                torch.device("cuda" if cuda else "cpu")
+            )
+            if why is None:
+                found.append(variant)
+            else:
+                missing.append(f"{op.name} {variant.name} is not compiled: {why}")
+    return found, missing
+
+
+def _jobs(op: Op, capabilities: Sequence[int]) -> list[_Job]:
+    """Everything to compile, each binary once."""
+    found: dict[Any, _Job] = {}
+    for dtype in op.dtypes:
+        inputs = {shape: _inputs(op, shape, dtype) for shape in op.shapes}
+        for variant, capability in itertools.product(_variants(op)[0], capabilities):
+            if dtype == torch.bfloat16 and capability < 80:
+                continue
+            for shape in op.shapes:
+                with torch.no_grad(), assume_capability(capability), recording() as launches:
+                    variant.fn(**inputs[shape])
+                for launch in launches:
+                    wanted = launch.specialize(capability)
+                    new = _Job(op.name, variant.name, dtype_name(dtype), wanted)
+                    job = found.setdefault((variant.name, dtype, wanted.key), new)
+                    if shape_name(shape) not in job.shapes:
+                        job.shapes.append(shape_name(shape))
+    return list(found.values())
+
+
+def _build(job: _Job) -> Built:
+    wanted = job.specialization
+    told: dict[str, Any] = {}
+    try:
+        compiled = wanted.compile()
+    except Exception as error:  # whatever Triton or ptxas raises is what the reader is told
+        text = str(error).strip().splitlines() or [""]
+        told["error"] = f"{type(error).__name__}: {text[0]}"
+    else:
+        for name in ("num_warps", "registers", "stack_bytes", "shared_bytes", "matrix_instruction"):
+            told[name] = getattr(compiled, name)
+    return Built(
+        op=job.op,
+        variant=job.variant,
+        kernel=wanted.kernel,
+        dtype=job.dtype,
+        shapes=tuple(job.shapes),
+        capability=wanted.capability,
+        shared_limit=LIMITS[wanted.capability].shared_bytes_per_block,
+        **told,
+    )
+
+
+def build(op: Op, capabilities: Sequence[int] = TARGETS) -> list[Built]:
+    """Compile every launch of an operation's own kernels for each compute capability.
+
+    bf16 is left out below 8.0. As many threads as there are cores compile: LLVM, ptxas and NVRTC
+    run outside Python's lock, so that two take half the time.
+    """
+    with ThreadPoolExecutor(min(8, len(os.sched_getaffinity(0)))) as pool:
+        return list(pool.map(_build, _jobs(op, capabilities)))
+
+
+_HEAD = ("op", "variant", "kernel", "dtype", "shapes", "card", "warps", "registers", "stack B",
+         "shared B", "of", "matrix instruction")  # fmt: skip
+
+
+def table(rows: Iterable[Built]) -> str:
+    """Return the kernels as aligned text, a line each; stack is per thread, shared per block."""
+    lines = [_HEAD] + [
+        (b.op, b.variant, b.kernel, b.dtype, " ".join(b.shapes), f"sm_{b.capability}",
+         str(b.num_warps), str(b.registers), str(b.stack_bytes), str(b.shared_bytes),
+         str(b.shared_limit), b.matrix_instruction or "none")
+        for b in rows
+    ]  # fmt: skip
+    widths = [max(len(line[i]) for line in lines) for i in range(len(_HEAD))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def _cards(capability: int) -> str:
+    return ", ".join(c.name for c in CARDS.values() if c.capability == capability)
+
+
+def run(op_name: str | None) -> int:
+    """Compile one operation, or all, and print what each kernel takes; 1 if one is at fault."""
+    load_ops()
+    try:
+        ops = registry.ops() if op_name is None else [registry.get(op_name)]
+    except KeyError as error:
+        raise RefusalError(str(error.args[0])) from error
+    rows = [built for op in ops for built in build(op)]
+    if not rows:
+        raise RefusalError(
+            f"{op_name or 'the registry'} has no variant in Triton or CUDA C++ to compile"
+        )
+    print(table(rows))
+    print()
+    for capability in TARGETS:
+        print(f"sm_{capability}: {_cards(capability)}")
+    if any(torch.bfloat16 in op.dtypes for op in ops):
+        print(NO_BF16)
+    for op in ops:
+        print(*(f"{sentence}\n" for sentence in _variants(op)[1]), sep="", end="")
+    faults = [built.fault for built in rows if built.fault]
+    print(*(f"{fault}\n" for fault in faults), sep="", end="")
+    print(f"{len(rows)} kernels compiled, {len(faults)} at fault")
+    return 1 if faults else 0

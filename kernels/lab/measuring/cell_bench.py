@@ -1,0 +1,328 @@
+"""One cell of the bench: its variants checked, captured, timed side by side, launches counted."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from kernels import passes, registry
+from kernels.lab.measuring import correctness, paired_ratios, timing
+from kernels.lab.measuring.copying import COPIES, COPY
+from kernels.lab.profiling import profile
+from kernels.lab.records.data import Row
+from kernels.lab.selection import Cell
+from kernels.registry import Variant
+
+HOST_SHARE = 0.3  # of a variant's budget of seconds, what its host row gets
+
+
+def say(text: str) -> None:
+    """Print a line at once."""
+    print(text, flush=True)
+
+
+def first_line(error: BaseException) -> str:
+    """Return an error as one line: its type and its first sentence."""
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+
+
+def unsupported(dtype: torch.dtype) -> str | None:
+    """Return why the card has no such dtype, or None."""
+    if dtype == torch.bfloat16 and torch.cuda.get_device_capability() < (8, 0):
+        return "bf16 needs compute capability 8.0 or later"
+    return None
+
+
+def input_sets(cell: Cell, device: torch.device, seed: int, count: int) -> list[dict[str, Any]]:
+    """Return `count` sets of fresh random inputs of the cell."""
+    make = cell.op.inputs
+    return [dict(make(cell.shape, cell.dtype, device, seed + 97 * i)) for i in range(count)]
+
+
+def copy_sets(cell: Cell, device: torch.device, seed: int, count: int) -> list[dict[str, Any]]:
+    """Return buffers of half the cell's ideal bytes: a copy reads and writes that many each."""
+    size = (max(1, cell.op.cost(cell.shape, cell.dtype, cell.pass_).bytes_ideal // 2),)
+    generator = torch.Generator(device=device).manual_seed(seed)
+
+    def random_bytes() -> torch.Tensor:
+        return torch.randint(0, 256, size, dtype=torch.uint8, device=device, generator=generator)
+
+    return [{"x": random_bytes()} for _ in range(count)]
+
+
+def make_sets(
+    cell: Cell, variant: Variant, device: torch.device, seed: int, count: int
+) -> list[dict[str, Any]]:
+    """Return the inputs of a variant of the cell, the copy's or the operation's."""
+    make = copy_sets if variant in COPIES else input_sets
+    return make(cell, device, seed, count)
+
+
+def bind(
+    cell: Cell, variant: Variant, inputs: Mapping[str, Any], seed: int = 0
+) -> Callable[[], Any]:
+    """Return the cell's pass of a variant as a call without arguments; a copy is a copy."""
+    if variant in COPIES:
+        return partial(variant.fn, **inputs)
+    return passes.bind(cell.op, variant, inputs, cell.pass_, seed)
+
+
+def in_cell(row: Row, cell: Cell) -> bool:
+    """Whether a row belongs to a cell."""
+    return (row.op, row.shape, row.dtype, row.pass_) == (
+        cell.op.name,
+        registry.shape_name(cell.shape),
+        registry.dtype_name(cell.dtype),
+        cell.pass_,
+    ) and (row.variant == COPY or row.variant in {variant.name for variant in cell.variants})
+
+
+def this_device() -> torch.device:
+    """Return the GPU that is measured: the current one."""
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+class Bench:
+    """The state of one run: its device, what it measured, what went wrong."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.device = this_device()
+        self.stream = timing.CudaStream(self.device)
+        self.memory = torch.cuda.get_device_properties(self.device).total_memory
+        self.seed = int(time.time())
+        self.rows: list[Row] = []
+        self.calls_in_graph: dict[str, int] = {}  # of each cell
+        self.copies: dict[str, dict[str, float]] = {}  # of each cell: both copies' medians, µs
+        self.speed_ups: dict[str, dict[str, Any]] = {}  # of each cell
+        self.timelines: dict[str, list[profile.Event]] = {}  # of each variant of a cell
+        self.problems: list[str] = []  # what failed or came out wrong: exit code 1
+        self.dead = False  # after an error that ends the device's service to this process
+
+    def problem(self, text: str) -> None:
+        """Say what went wrong, and remember it for the exit code."""
+        self.problems.append(text)
+        print(f"PROBLEM  {text}", file=sys.stderr, flush=True)
+
+    def attempt(self, what: str, work: Callable[[], Any]) -> Any:
+        """Return what `work` returns, or None after telling its error in one sentence."""
+        try:
+            return work()
+        except Exception as error:
+            self.problem(f"{what}: {first_line(error)}")
+            error.__traceback__ = None  # its frames hold tensors
+        gc.collect()
+        try:
+            torch.cuda.synchronize()
+        except Exception as error:
+            self.problem(f"the device stopped answering ({first_line(error)}); the run ends here")
+            self.dead = True
+        return None
+
+    def usable(self, cell: Cell) -> list[Variant]:
+        """Return the cell's variants that run here, the copies first; say which don't, and why."""
+        reason = unsupported(cell.dtype)
+        need = 3 * cell.op.cost(cell.shape, cell.dtype, cell.pass_).bytes_ideal
+        if reason is None and need > self.memory:
+            reason = f"it needs about {need >> 20} MiB of memory"
+        if reason:
+            say(f"skipped  {cell.name}: {reason}")
+            return []
+        found = [*COPIES] if cell.has_copy else []
+        for variant in cell.variants:
+            reason = variant.unavailable(self.device)
+            if reason:
+                say(f"skipped  {cell.name} {variant.name}: {reason}")
+            else:
+                found.append(variant)
+        return found
+
+    def check(
+        self, cell: Cell, variant: Variant, call: Callable[[], Any], inputs: dict[str, Any]
+    ) -> float | None:
+        """Return the error of one call; a copy has none. NaN raises, a large error is told.
+
+        A backward's error is the largest of its gradients', each held against its own tolerance.
+        """
+        if isinstance(call, passes.Backward):
+            names = passes.differentiated(cell.op, inputs)
+            sizes = [inputs[name].nbytes for name in names]
+        else:
+            sizes = [cell.op.cost(cell.shape, cell.dtype, cell.pass_).write_bytes]
+        out = correctness.poisoned(call, sizes, self.device)
+        torch.cuda.synchronize()
+        if variant in COPIES:
+            return None
+        if isinstance(call, passes.Backward):
+            above = passes.upstream(call.outputs, self.seed)  # anew: a variant may write into them
+            found = correctness.gradient_errors(cell.op, cell.shape, inputs, above, out)
+            judge = cell.op.gradient_tolerance
+            assert judge is not None  # `register` asks for it
+            judged = {
+                f" gradient of {name}": (error, judge(name, cell.dtype, cell.shape))
+                for name, error in found.items()
+            }
+        else:
+            error = correctness.relative_error(cell.op, cell.shape, inputs, out, variant.own_random)
+            judged = {"": (error, cell.op.tolerance(cell.dtype, cell.shape))}
+        for what, (error, tolerance) in judged.items():
+            if error > tolerance.relative_norm:
+                bound = f"{error:.2e} > {tolerance.relative_norm:.2e}"
+                self.problem(f"WRONG RESULT  {cell.name} {variant.name}{what}: {bound}")
+        return max(error for error, _ in judged.values())
+
+    def estimate_us(self, call: Callable[[], Any]) -> float:
+        """Return a first estimate of a call's device time in µs: the least of three."""
+        call()
+        samples = []
+        for _ in range(3):
+            self.stream.flush()
+            start = self.stream.mark()
+            call()
+            end = self.stream.mark()
+            self.stream.wait()
+            samples.append(self.stream.elapsed_us(start, end))
+        return min(samples)
+
+    def measure(self, cell: Cell) -> list[Row]:
+        """Return the graph and host rows of a cell: times, error, flops, ideal bytes."""
+        errors: dict[str, float | None] = {}
+        estimates: dict[str, float] = {}
+        held: dict[str, int] = {}  # bytes that a call keeps: what a forward saves for its backward
+        sets: dict[str, list[dict[str, Any]]] = {}
+        shared: list[dict[str, Any]] = []  # the operation's inputs, the same for all variants
+        copied: list[dict[str, Any]] = []  # what the copies copy
+
+        def prepare(variant: Variant) -> None:
+            mine = copied if variant in COPIES else shared
+            if not mine:
+                mine.extend(make_sets(cell, variant, self.device, self.seed, 1))
+            sets[variant.name] = mine
+            before = torch.cuda.memory_allocated()
+            call = bind(cell, variant, mine[0], self.seed)
+            held[variant.name] = torch.cuda.memory_allocated() - before
+            errors[variant.name] = self.check(cell, variant, call, mine[0])
+            estimates[variant.name] = self.estimate_us(call)
+
+        variants = self.usable(cell)
+        for variant in variants:
+            self.attempt(f"{cell.name} {variant.name}", partial(prepare, variant))
+            if self.dead:
+                return []
+        working = [variant for variant in variants if variant.name in estimates]
+        if not working:
+            return []
+
+        cost = cell.op.cost(cell.shape, cell.dtype, cell.pass_)
+        of_a_call = cost.bytes_ideal + sum(held[variant.name] for variant in working)
+        calls = timing.calls_in_window(min(estimates.values()), of_a_call, self.memory)
+        self.calls_in_graph[cell.name] = calls
+        lists = {id(sets[variant.name]): (variant, sets[variant.name]) for variant in working}
+        for variant, inputs in lists.values():
+            inputs += make_sets(cell, variant, self.device, self.seed + 1, calls - 1)
+        pool = torch.cuda.graph_pool_handle()
+        graphs: dict[str, timing.Captured] = {}
+        for variant in working:
+            makers = [
+                partial(bind, cell, variant, one, self.seed + number)
+                for number, one in enumerate(sets[variant.name])
+            ]
+            what = f"{cell.name} {variant.name} in a CUDA graph"
+            graph = self.attempt(what, partial(timing.make_and_capture, makers, pool))
+            if self.dead:
+                return []
+            if graph is not None:
+                graphs[variant.name] = graph
+
+        samples: dict[str, dict[str, list[float]]] = {}
+        if graphs:
+            replays = {name: graph.replay for name, graph in graphs.items()}
+            timing.time_windows(replays, self.stream, seconds=0.0)  # warms up; thrown away
+            samples["graph"] = timing.time_windows(
+                replays, self.stream, seconds=self.seconds * (1 - HOST_SHARE), calls=calls
+            )
+            replays.clear()
+            graphs.clear()  # with all that their backwards had saved
+        host = {
+            variant.name: bind(cell, variant, sets[variant.name][0], self.seed)
+            for variant in working
+        }
+        samples["host"] = timing.time_host(
+            host, self.stream.wait, seconds=self.seconds * HOST_SHARE
+        )
+        self._keep_one_copy(cell, samples, errors)
+        if "graph" in samples:
+            self.speed_ups[cell.name] = paired_ratios.speed_ups(samples["graph"])
+        return [
+            Row(
+                op=cell.op.name,
+                variant=name,
+                pass_=cell.pass_,
+                shape=registry.shape_name(cell.shape),
+                dtype=registry.dtype_name(cell.dtype),
+                timing=how,
+                **timing.summary(times),  # type: ignore[arg-type]
+                bytes_ideal=cost.bytes_ideal,
+                flops=0 if name == COPY else cost.flops,
+                error=errors[name],
+            )
+            for how, taken in samples.items()
+            for name, times in taken.items()
+        ]
+
+    def _keep_one_copy(
+        self,
+        cell: Cell,
+        samples: dict[str, dict[str, list[float]]],
+        errors: dict[str, float | None],
+    ) -> None:
+        """Leave the faster copy's samples under the name of the baseline, and say which it was."""
+        judged = samples.get("graph", samples["host"])
+        names = [copy.name for copy in COPIES if copy.name in judged]
+        if not names:
+            return
+        medians = {name: timing.quantile(judged[name], 0.5) for name in names}
+        fastest = min(names, key=medians.__getitem__)
+        self.copies[cell.name] = {name: round(median, 2) for name, median in medians.items()}
+        errors[COPY] = None
+        for how, taken in samples.items():
+            kept = {COPY: taken[fastest]} if fastest in taken else {}
+            rest = {name: times for name, times in taken.items() if name not in names}
+            samples[how] = {**kept, **rest}
+
+    def count_launches(self, cell: Cell) -> None:
+        """Fill the column `launches` of the cell's rows, and keep the timelines."""
+        measured = {row.variant for row in self.rows if in_cell(row, cell)}
+        medians = self.copies.get(cell.name, {})
+        copies = [
+            copy
+            for copy in COPIES
+            if medians and copy.name == min(medians, key=medians.__getitem__)
+        ]
+        for variant in (*copies, *cell.variants):
+            name = COPY if variant in COPIES else variant.name
+            if name not in measured or self.dead:
+                continue
+
+            def look(variant: Variant = variant) -> list[profile.Event]:
+                inputs = make_sets(cell, variant, self.device, self.seed, 1)[0]
+                return profile.timeline(bind(cell, variant, inputs, self.seed))
+
+            found = self.attempt(f"launches of {cell.name} {name}", look)
+            if found is None:
+                continue
+            mine = [row for row in self.rows if in_cell(row, cell) and row.variant == name]
+            self.timelines[mine[0].place] = [
+                (kernel, round(start, 2), round(took, 2)) for kernel, start, took in found
+            ]
+            self.rows = [
+                replace(row, launches=len(found)) if row in mine else row for row in self.rows
+            ]

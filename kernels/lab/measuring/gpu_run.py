@@ -1,0 +1,151 @@
+"""What `make gpu` runs on a GPU machine: the GPU tests and every suite, left in one archive.
+
+It needs the machine's own Python with PyTorch and Triton; neither a network nor this repository's
+environment. `tar -xzf gpu-<gpu>-<date>.tar.gz -C book/data <gpu>` puts what was recorded into the
+book.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernels.lab.cards import devices
+from kernels.lab.measuring import verdicts
+from kernels.lab.measuring.cell_bench import say
+from kernels.lab.records import provenance
+from kernels.lab.records.data import read_suite
+from kernels.lab.selection import NO_GPU, RefusalError, suite_ops, suites
+from kernels.paths import ROOT
+
+# Where tests marked `gpu` are; the other folders need what a GPU machine may not have.
+GPU_TESTS = ("tests/gpu", "tests/ops", "tests/test_philox.py")
+NO_TESTS_COLLECTED = 5  # pytest's exit code
+TABLE_DTYPES = ("bf16", "fp32")  # the last table stays short: the first of these a suite has
+
+
+def _stream(command: Sequence[str], log: Path | None = None) -> tuple[int, list[str]]:
+    """Run a command, passing its output on as it comes; return its exit code and its lines."""
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    lines = []
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        assert process.stdout is not None
+        for text in process.stdout:
+            print(text, end="", flush=True)
+            lines.append(text)
+    if log is not None:
+        log.write_text("".join(lines), encoding="utf-8")
+    return process.returncode, lines
+
+
+def run_tests(log: Path) -> dict[str, Any]:
+    """Run the tests marked `gpu` if pytest is there; return what came of it."""
+    if importlib.util.find_spec("pytest") is None:
+        told = "the GPU tests were not run: this Python has no pytest"
+        log.write_text(told + "\n", encoding="utf-8")
+        say(told)
+        return {"ran": False, "passed": None, "told": told}
+    options = ["-m", "gpu", "-q", "-rs", "-p", "no:cacheprovider"]
+    code, lines = _stream([sys.executable, "-m", "pytest", *GPU_TESTS, *options], log)
+    last = lines[-1].strip() if lines else ""
+    if code == NO_TESTS_COLLECTED:
+        return {"ran": False, "passed": None, "told": "no test is marked gpu"}
+    return {"ran": True, "passed": code == 0, "told": last}
+
+
+def archive(folder: Path, slug: str, date: str, since: float = 0.0) -> Path:
+    """Put the CSV, JSON and log files of `folder` into one archive there and return its path.
+
+    Files older than `since` (seconds of the epoch) are an earlier run's and stay out.
+    """
+    path = folder / f"gpu-{slug}-{date}.tar.gz"
+    mine = [*folder.glob("gpu.json"), *folder.glob("tests.log")]
+    mine += [file for kind in ("csv", "json") for file in folder.glob(f"{slug}/*.{kind}")]
+    with tarfile.open(path, "w:gz") as tar:
+        for file in sorted(mine):
+            if file.stat().st_mtime >= since:
+                tar.add(file, arcname=str(file.relative_to(folder)))
+    return path
+
+
+def _table(folder: Path, slug: str, names: Sequence[str]) -> str:
+    told = []
+    for name in names:
+        path = folder / slug / f"{name}.csv"
+        if not path.exists():
+            told.append(f"{name}: not recorded")
+            continue
+        rows, _ = read_suite(path)
+        if name != "ceilings":
+            has = {row.dtype for row in rows}
+            dtype = next((d for d in TABLE_DTYPES if d in has), None)
+            rows = [row for row in rows if dtype is None or row.dtype == dtype]
+        told.append(f"{name}\n{verdicts.table(rows)}")
+    return "\n\n".join(told)
+
+
+def run(out: Path | None, chosen: Sequence[str], seconds: float, tests: bool) -> int:
+    """Run the tests and the suites; return 0 if all passed, else 1.
+
+    The archive is written anew after each step, so that a run cut short leaves what it had.
+    """
+    for name in chosen:
+        suite_ops(name)
+    if not torch.cuda.is_available():
+        raise RefusalError(NO_GPU)
+    folder = (out or ROOT / "_build" / "gpu").resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    card = devices.describe(torch.cuda.current_device())
+    slug, date = card["slug"], provenance.utc_now()
+    names = list(chosen) or suites()
+    # A file system may keep whole seconds.
+    began, started = time.perf_counter(), time.time() - 1
+    record: dict[str, Any] = {"card": card, "date": date, "tests": None, "suites": {}}
+
+    def keep() -> Path:
+        text = json.dumps(record, indent=2, sort_keys=True, ensure_ascii=False)
+        (folder / "gpu.json").write_text(text + "\n", encoding="utf-8")
+        return archive(folder, slug, date[:10], started)
+
+    steps = len(names) + tests
+    say(f"gpu: {card['name']}, {'tests and ' if tests else ''}suites {', '.join(names)}")
+    if tests:
+        say(f"[1/{steps}] GPU tests")
+        record["tests"] = run_tests(folder / "tests.log")
+        say(f"[1/{steps}] {record['tests']['told']}  ({time.perf_counter() - began:.0f} s)")
+        keep()
+    for number, name in enumerate(names, 1 + tests):
+        say(f"[{number}/{steps}] suite {name}")
+        options = ["--out", str(folder), "--seconds", str(seconds)]
+        code, _ = _stream([sys.executable, "-m", "kernels.lab", "bench", name, *options])
+        record["suites"][name] = code
+        took = time.perf_counter() - began
+        say(f"[{number}/{steps}] suite {name}: exit code {code}  ({took:.0f} s)")
+        keep()
+    path = keep()
+    say(_table(folder, slug, names))
+    failed = [f"suite {name}" for name, code in record["suites"].items() if code]
+    if record["tests"] and record["tests"]["passed"] is False:
+        failed.insert(0, f"GPU tests ({record['tests']['told']})")
+    say(
+        f"{path}  ({time.perf_counter() - began:.0f} s)" + (f"; failed: {failed}" if failed else "")
+    )
+    return 1 if failed else 0

@@ -1,0 +1,1 @@
+"""What profilers see: launches, and the bytes that DRAM moved."""

@@ -1,0 +1,185 @@
+"""Reading Nsight Compute's CSV: kernels with their metrics, told apart by a marker kernel.
+
+`ncu --csv --page raw` prints one line a kernel, with a second header line that holds the units.
+Before each cell the profiled program launches a kernel called MARKER, so that the kernels between
+two markers are one cell's, whatever their names.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+MARKER = "cell_marker"
+
+READ = "dram__bytes_read.sum"
+WRITE = "dram__bytes_write.sum"
+DURATION = "gpu__time_duration.sum"
+DRAM_PCT = "dram__throughput.avg.pct_of_peak_sustained_elapsed"
+OCCUPANCY = "sm__warps_active.avg.pct_of_peak_sustained_active"
+ISSUE = "sm__inst_issued.avg.pct_of_peak_sustained_active"
+LOAD_SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"
+STORE_SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum"
+
+METRICS: Mapping[str, tuple[str, ...]] = {
+    "single": (READ, WRITE, DURATION, DRAM_PCT, OCCUPANCY, ISSUE),
+    "chain": (READ, WRITE, DURATION),  # few enough for one pass
+    "sectors": (LOAD_SECTORS, STORE_SECTORS),
+}
+
+# To bytes and to µs. ncu prints base units when asked to; older versions name them otherwise.
+_UNITS = {
+    "byte": 1.0,
+    "kbyte": 1e3,
+    "mbyte": 1e6,
+    "gbyte": 1e9,
+    "ns": 1e-3,
+    "nsecond": 1e-3,
+    "us": 1.0,
+    "usecond": 1.0,
+    "ms": 1e3,
+    "msecond": 1e3,
+    "s": 1e6,
+    "second": 1e6,
+}
+
+
+@dataclass(frozen=True)
+class ProfiledKernel:
+    """One profiled kernel: times in µs, bytes of DRAM, percentages of the peak, 32-byte sectors.
+
+    What was not asked for is None. Sectors are those that the warps' loads and stores of global
+    memory touch, before any cache.
+    """
+
+    name: str
+    duration_us: float | None = None
+    dram_read: int | None = None
+    dram_write: int | None = None
+    dram_pct: float | None = None
+    occupancy_pct: float | None = None
+    issue_pct: float | None = None
+    load_sectors: int | None = None
+    store_sectors: int | None = None
+
+
+@dataclass(frozen=True)
+class CellProfile:
+    """The kernels of one call of a variant at one shape and dtype."""
+
+    op: str
+    variant: str
+    pass_: str
+    shape: str
+    dtype: str
+    mode: str
+    kernels: list[ProfiledKernel] = field(default_factory=list)
+
+    @property
+    def key(self) -> tuple[str, str, str, str, str]:
+        """The first five columns of the cell's row."""
+        return (self.op, self.variant, self.pass_, self.shape, self.dtype)
+
+    @property
+    def dram_read(self) -> int:
+        """Bytes read from DRAM, all kernels together."""
+        return sum(kernel.dram_read or 0 for kernel in self.kernels)
+
+    @property
+    def dram_write(self) -> int:
+        """Bytes written to DRAM, all kernels together."""
+        return sum(kernel.dram_write or 0 for kernel in self.kernels)
+
+
+def _number(cell: str, unit: str) -> float | None:
+    text = cell.replace(",", "").strip()
+    try:
+        value = float(text) * _UNITS.get(unit.strip().lower(), 1.0)
+    except ValueError:
+        return None  # "n/a" or empty: not measured
+    return value if math.isfinite(value) else None
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else round(value)
+
+
+def parse_csv(text: str, needed: Sequence[str] = (READ, WRITE)) -> list[ProfiledKernel]:
+    """Return the kernels of ncu's CSV output in the order of their launches.
+
+    Lines before the header (`==PROF== …` and the program's own) are passed over. ValueError if
+    there is no header or a metric that is `needed` is missing: then nothing was profiled.
+    """
+    lines = text.splitlines()
+    starts = [i for i, line in enumerate(lines) if line.startswith('"ID",')]
+    if not starts:
+        raise ValueError("the output holds no table of kernels")
+    table = [line for line in lines[starts[0] :] if line.startswith('"')]
+    header, *body = csv.reader(table)
+    units = dict.fromkeys(header, "")
+    if body and body[0] and body[0][0] == "":
+        units = dict(zip(header, body.pop(0), strict=False))
+    missing = [name for name in ("Kernel Name", *needed) if name not in header]
+    if missing:
+        raise ValueError(f"the table of kernels has no column {missing[0]!r}")
+    kernels = []
+    for cells in body:
+        if len(cells) != len(header) or cells[0] == "ID":
+            continue
+        line = dict(zip(header, cells, strict=True))
+        values = {name: _number(line.get(name, ""), units.get(name, "")) for name in header}
+        kernels.append(
+            ProfiledKernel(
+                name=line["Kernel Name"],
+                duration_us=values.get(DURATION),
+                dram_read=_whole(values.get(READ)),
+                dram_write=_whole(values.get(WRITE)),
+                dram_pct=values.get(DRAM_PCT),
+                occupancy_pct=values.get(OCCUPANCY),
+                issue_pct=values.get(ISSUE),
+                load_sectors=_whole(values.get(LOAD_SECTORS)),
+                store_sectors=_whole(values.get(STORE_SECTORS)),
+            )
+        )
+    return kernels
+
+
+def cells_from_kernels(
+    kernels: Sequence[ProfiledKernel], done: Sequence[Mapping[str, Any]], mode: str
+) -> list[CellProfile]:
+    """Return one profile for each cell that the profiled program did without error.
+
+    `done` is what the program wrote: a cell for each marker, in order. ValueError if the numbers
+    of markers and cells differ, since then no kernel can be given to a cell.
+    """
+    groups: list[list[ProfiledKernel]] = []
+    for kernel in kernels:
+        if MARKER in kernel.name:
+            groups.append([])
+        elif groups:
+            groups[-1].append(kernel)
+    if len(groups) != len(done):
+        raise ValueError(f"{len(groups)} markers were profiled for {len(done)} cells")
+    return [
+        CellProfile(
+            op=cell["op"],
+            variant=cell["variant"],
+            pass_=cell["pass"],
+            shape=cell["shape"],
+            dtype=cell["dtype"],
+            mode=mode,
+            kernels=group,
+        )
+        for cell, group in zip(done, groups, strict=True)
+        if not cell["error"] and group and all(k.dram_read is not None for k in group)
+    ]
+
+
+def passes_in_log(text: str) -> int | None:
+    """Return the largest number of passes that ncu needed for a kernel, None if it told none."""
+    found = [int(number) for number in re.findall(r"- (\d+) pass(?:es)?\b", text)]
+    return max(found, default=None)

@@ -1,0 +1,77 @@
+"""Compile a recorded launch for any compute capability, with no GPU.
+
+`kernels.launch.binary` then reads off registers, stack (a spill shows there) and shared memory.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, make_backend
+from triton.runtime.jit import create_function_from_signature
+
+from kernels.launch.binary import Compiled, resource_usage
+from kernels.launch.launches import Launch
+
+_MATRIX = re.compile(r"(?:wgmma\.mma_async|mma\.sync|tcgen05\.mma)")
+
+
+@dataclass(frozen=True)
+class TritonSpecialization:
+    """What Triton would compile of a launch for one compute capability; it holds no tensors."""
+
+    kernel: str
+    capability: int
+    source: ASTSource
+    options: dict[str, Any]
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What two launches share if they run the same binary."""
+        options = sorted((name, str(value)) for name, value in self.options.items())
+        return self.source.hash(), str(options), self.capability
+
+    def compile(self) -> Compiled:
+        """Compile it, or read it from Triton's cache on disk; several threads may do so at once."""
+        target = GPUTarget("cuda", self.capability, 32)
+        compiled = triton.compile(self.source, target=target, options=self.options)
+        used = resource_usage(compiled.asm["cubin"])
+        matrix = _MATRIX.search(compiled.asm["ptx"])
+        return Compiled(
+            kernel=self.kernel,
+            capability=self.capability,
+            registers=used["REG"],
+            stack_bytes=used["STACK"],
+            shared_bytes=int(compiled.metadata.shared),
+            num_warps=int(compiled.metadata.num_warps),
+            matrix_instruction=matrix.group(0) if matrix else None,
+            ptx=compiled.asm["ptx"],
+            cubin=compiled.asm["cubin"],
+        )
+
+
+def specialize(
+    kernel: Any, arguments: dict[str, Any], launch_options: dict[str, Any], capability: int
+) -> TritonSpecialization:
+    """Return what a launch would have compiled on a compute capability such as 75 or 90.
+
+    `kernel` is the `@triton.jit` function, `launch_options` its warps, its stages and the like.
+    """
+    backend = make_backend(GPUTarget("cuda", capability, 32))
+    bind = create_function_from_signature(kernel.signature, kernel.params, backend)
+    options = {"debug": False, **launch_options}
+    bound, specialization, _ = bind(**arguments, **options)
+    parsed, signature, constexprs, attributes = kernel._pack_args(
+        backend, options, bound, specialization, None
+    )
+    source = ASTSource(kernel, signature, constexprs, attributes)
+    return TritonSpecialization(str(kernel.__name__), capability, source, dict(parsed.__dict__))
+
+
+def compile_launch(launch: Launch, capability: int) -> Compiled:
+    """Compile `launch` for a compute capability such as 75 or 90; no GPU is needed."""
+    return launch.specialize(capability).compile()

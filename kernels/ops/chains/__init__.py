@@ -1,0 +1,1 @@
+"""Chains of element-wise steps."""

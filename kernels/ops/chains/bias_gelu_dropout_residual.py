@@ -1,0 +1,161 @@
+"""A chain of element-wise steps: y = residual + dropout(gelu(x + bias)) (chapters 05, 08).
+
+    h = x + bias,   g = h / (1 + exp(−2u)) with u = √(2/π) (h + 0.044715 h³)   (GELU, tanh form)
+    d = g · 65536 / (65536 − T) where the element is kept, else 0,   y = residual + d
+
+x, residual and y have the shape (..., N), bias has N elements. One pass over memory reads x and
+residual and writes y: 3 times R·N·s bytes for elements of s bytes. Step by step, each of the four
+reads and writes a tensor: 9 times. Which elements are kept is Philox's (see `kernels/philox.py`).
+
+Sources: Hendrycks, Gimpel, "Gaussian Error Linear Units" (arXiv:1606.08415); Srivastava et al.,
+"Dropout" (JMLR 15, 2014).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from kernels.ops.chains import bias_gelu_dropout_residual_cuda as in_cuda
+from kernels.ops.shared.available import needs_cuda, needs_gpu
+from kernels.ops.shared.compiled import compiled_each
+from kernels.philox import kept_elements, scale
+from kernels.registry import DTYPES, Cost, Op, Shape, Tolerance, Variant, register
+
+Tensor = torch.Tensor
+
+_ROOT = math.sqrt(2 / math.pi)
+
+
+def _gelu(h: Tensor) -> Tensor:
+    return 0.5 * h * (1 + torch.tanh(_ROOT * (h + 0.044715 * h**3)))
+
+
+def outcomes(
+    x: Tensor, bias: Tensor, residual: Tensor, p: float, seed_offset: Tensor
+) -> tuple[Tensor, Tensor]:
+    """What y is where an element is kept, and where it is dropped, in float64.
+
+    A generator of another kind keeps a share of exactly 1 − p, and scales by its inverse.
+    """
+    dropped = residual.double()
+    return dropped + _gelu(x.double() + bias.double()) / (1 - p if p < 1 else math.inf), dropped
+
+
+def reference(
+    x: Tensor,
+    bias: Tensor,
+    residual: Tensor,
+    p: float,
+    seed_offset: Tensor,
+    first_row: int = 0,
+) -> Tensor:
+    """The chain in float64; `first_row` is the place of x's first row in the whole tensor."""
+    kept = kept_elements(tuple(x.shape), p, seed_offset, first_row * x.shape[-1])
+    return residual.double() + _gelu(x.double() + bias.double()) * scale(p) * kept
+
+
+def eager(x: Tensor, bias: Tensor, residual: Tensor, p: float, seed_offset: Tensor) -> Tensor:
+    """The maths, one PyTorch operator after the other, in fp32; a mask of PyTorch's own."""
+    h = x.float() + bias.float()
+    u = _ROOT * (h + 0.044715 * h * h * h)
+    g = 0.5 * h * (1 + torch.tanh(u))
+    kept = torch.rand_like(g) >= p
+    d = g * kept / (1 - p)
+    return (residual.float() + d).to(x.dtype)
+
+
+def torch_chain(x: Tensor, bias: Tensor, residual: Tensor, p: float, seed_offset: Tensor) -> Tensor:
+    """PyTorch's operator for each step; a mask of PyTorch's own."""
+    return residual + F.dropout(F.gelu(x + bias, approximate="tanh"), p)
+
+
+compiled = compiled_each(torch_chain)
+
+
+def inputs(
+    shape: Shape,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    seed: int,
+    *,
+    p: float = 0.1,
+) -> dict[str, Any]:
+    """Fresh random x, residual (rows, N), bias (N,), a seed, and the probability to drop."""
+    rows, n_cols = shape
+    generator = torch.Generator(device=device).manual_seed(seed)
+
+    def normal(*size: int) -> Tensor:
+        return torch.randn(*size, generator=generator, device=device).to(dtype)
+
+    return {
+        "x": normal(rows, n_cols),
+        "bias": normal(n_cols),
+        "residual": normal(rows, n_cols),
+        "p": p,
+        "seed_offset": torch.tensor([seed + 2**40, 3], device=device),
+    }
+
+
+def cost(shape: Shape, dtype: torch.dtype, pass_: str) -> Cost:
+    """What the chain must do at least.
+
+    An element costs 12 FLOPs: 1 for bias, 5 for u, 1 exp, 1 to scale its argument, 2 for the
+    quotient, 1 for dropout's factor, 1 for the residual. Random numbers are integer work, and
+    counted nowhere here. The seed's 16 bytes are read once.
+    """
+    if pass_ != "fwd":
+        raise ValueError(
+            f"pass {pass_!r} of bias_gelu_dropout_residual has no cost; it takes 'fwd'"
+        )
+    rows, n_cols = shape
+    return Cost(
+        flops=12 * rows * n_cols,
+        read_bytes=(2 * rows + 1) * n_cols * dtype.itemsize + 16,
+        write_bytes=rows * n_cols * dtype.itemsize,
+    )
+
+
+def tolerance(dtype: torch.dtype, shape: Shape) -> Tolerance:
+    """A rounding to the dtype at each of four steps, and fp32's own in between."""
+    unit = torch.finfo(dtype).eps / 2
+    return Tolerance(relative_norm=4 * unit + 2.0**-20, largest=8 * unit + 2.0**-20)
+
+
+OP = register(
+    Op(
+        name="bias_gelu_dropout_residual",
+        suite="pointwise",
+        inputs=inputs,
+        reference=reference,
+        variants={
+            "eager": Variant("eager", eager, counted="aten", own_random=True),
+            "torch": Variant("torch", torch_chain, counted="aten", own_random=True),
+            "compile": Variant("compile", compiled, unavailable=needs_gpu, own_random=True),
+            "unfused_cuda": Variant(
+                "unfused_cuda", in_cuda.unfused, counted="cuda", unavailable=needs_cuda
+            ),
+            "cuda_1": Variant("cuda_1", in_cuda.one_launch, counted="cuda", unavailable=needs_cuda),
+            "fused_cuda": Variant(
+                "fused_cuda", in_cuda.fused, counted="cuda", unavailable=needs_cuda
+            ),
+            "stateful_cuda": Variant(
+                "stateful_cuda",
+                in_cuda.stateful,
+                unavailable=in_cuda.needs_curand,
+                cells=in_cuda.STATEFUL_CELLS,
+                own_random=True,
+            ),
+        },
+        cost=cost,
+        tolerance=tolerance,
+        shapes=((2048, 4096), (4096, 4096), (16384, 8192)),
+        dtypes=tuple(DTYPES.values()),
+        rows_independent=True,
+        takes_first_row=True,
+        outcomes=outcomes,
+    )
+)

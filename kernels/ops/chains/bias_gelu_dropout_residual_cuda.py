@@ -1,0 +1,167 @@
+"""The chain of chapter 05 in CUDA C++: four launches, then one, then one with fewer random calls.
+
+unfused_cuda   four launches, an element a thread
+cuda_1         one launch; every thread calls Philox for an element of its own
+fused_cuda     one launch; a call for eight elements, 16 bytes a load
+stateful_cuda  `cuda_1` with cuRAND's generator, whose state each thread makes: GPU only
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import torch
+
+from kernels import cuda
+from kernels.cuda.nvrtc import has_header
+from kernels.ops.shared.arguments import check_tensor, refuse_gradients
+from kernels.ops.shared.available import needs_cuda
+from kernels.ops.shared.cuda_types import CUDA_TYPES
+from kernels.ops.shared.operators import device_guard
+from kernels.philox import scale, threshold
+from kernels.registry import DTYPES
+
+Tensor = torch.Tensor
+
+_FOLDER = Path(__file__).parent
+_THREADS = 256
+_ELEMENTS = 8  # that a call of Philox serves
+_NAMES = "add_bias gelu dropout add_residual one_launch fused fused_packs".split()
+
+
+@functools.cache
+def _module(dtype: torch.dtype) -> cuda.Module:
+    source = (_FOLDER / "bias_gelu_dropout_residual.cu").read_text(encoding="utf-8")
+    return cuda.cuda(source, instances=[f"{name}<{CUDA_TYPES[dtype]}>" for name in _NAMES])
+
+
+@functools.cache
+def _stateful(dtype: torch.dtype) -> cuda.Kernel:
+    module = cuda.cuda((_FOLDER / "stateful_dropout.cu").read_text(encoding="utf-8"))
+    return module[f"stateful<{CUDA_TYPES[dtype]}>"]
+
+
+@functools.cache
+def _kernel(name: str, dtype: torch.dtype) -> cuda.Kernel:
+    return _module(dtype)[f"{name}<{CUDA_TYPES[dtype]}>"]
+
+
+def check(x: Tensor, bias: Tensor, residual: Tensor, p: float, seed_offset: Tensor) -> None:
+    """Raise TypeError or ValueError with one sentence unless the chain takes these arguments."""
+    check_tensor("x", x)
+    if x.dim() == 0 or x.shape[-1] == 0:
+        raise ValueError(f"x has the shape {tuple(x.shape)}; its last dimension must be 1 or more")
+    for name, tensor, shape in (
+        ("bias", bias, x.shape[-1:]),
+        ("residual", residual, x.shape),
+    ):
+        check_tensor(name, tensor, like=x)
+        if tensor.shape != shape:
+            raise ValueError(
+                f"{name} has the shape {tuple(tensor.shape)}; with x of shape {tuple(x.shape)} it "
+                f"takes {tuple(shape)}"
+            )
+        if tensor.dtype != x.dtype:
+            raise TypeError(f"{name} has dtype {tensor.dtype} and x {x.dtype}; they take one dtype")
+    threshold(p)
+    good = isinstance(seed_offset, Tensor) and seed_offset.dtype == torch.int64
+    if not good or seed_offset.shape != (2,) or seed_offset.device != x.device:
+        raise ValueError(
+            "seed_offset holds the seed and the call's offset: an int64 tensor of shape (2,) on "
+            f"{x.device}"
+        )
+    refuse_gradients("bias_gelu_dropout_residual", x, bias, residual)
+
+
+def _by_element(n: int, each: int = 1) -> tuple[int, int]:
+    return -(-n // (_THREADS * each)), _THREADS
+
+
+def unfused(x: Tensor, bias: Tensor, residual: Tensor, p: float, seed_offset: Tensor) -> Tensor:
+    """Four launches, each element read and written at every step; arguments as `fused`."""
+    check(x, bias, residual, p, seed_offset)
+    x, bias, residual = x.contiguous(), bias.contiguous(), residual.contiguous()
+    n, n_cols, dtype = x.numel(), x.shape[-1], x.dtype
+    biased, active, dropped, y = (torch.empty_like(x) for _ in range(4))
+    if n == 0:
+        return y
+    size = _by_element(n)
+    with device_guard(x):
+        _kernel("add_bias", dtype)[size](x, bias, biased, n, n_cols)
+        _kernel("gelu", dtype)[size](biased, active, n)
+        _kernel("dropout", dtype)[size](active, seed_offset, dropped, n, threshold(p), scale(p))
+        _kernel("add_residual", dtype)[size](dropped, residual, y, n)
+    return y
+
+
+def one_launch(x: Tensor, bias: Tensor, residual: Tensor, p: float, seed_offset: Tensor) -> Tensor:
+    """One launch, a call of Philox for every element; arguments as `fused`."""
+    check(x, bias, residual, p, seed_offset)
+    x, bias, residual = x.contiguous(), bias.contiguous(), residual.contiguous()
+    y, n = torch.empty_like(x), x.numel()
+    if n:
+        with device_guard(x):
+            _kernel("one_launch", x.dtype)[_by_element(n)](
+                x, bias, residual, seed_offset, y, n, x.shape[-1], threshold(p), scale(p)
+            )
+    return y
+
+
+def fused(x: Tensor, bias: Tensor, residual: Tensor, p: float, seed_offset: Tensor) -> Tensor:
+    """residual + dropout(gelu(x + bias), p), in one launch of a kernel in CUDA C++.
+
+    x, residual: (..., N) in fp16, bf16 or fp32, N at least 1. bias: (N,) in the same dtype.
+    p: the probability to drop, 0 to 1. seed_offset: int64 (2,), the seed and the number of the
+    call, in the memory of x's device. GELU in its tanh form; arithmetic in fp32. Returns a new
+    contiguous tensor of x's shape and dtype. Loads are of 16 bytes where N is a multiple of 8 and
+    all tensors begin at multiples of 16 bytes. Tensors that aren't contiguous are copied first.
+    """
+    check(x, bias, residual, p, seed_offset)
+    x, bias, residual = x.contiguous(), bias.contiguous(), residual.contiguous()
+    y, n, n_cols = torch.empty_like(x), x.numel(), x.shape[-1]
+    if n == 0:
+        return y
+    odd = any(t.data_ptr() % 16 for t in (x, bias, residual, y))
+    with device_guard(x):
+        if n_cols % _ELEMENTS or odd or n_cols > 65535 * _THREADS * _ELEMENTS:
+            _kernel("fused", x.dtype)[_by_element(n, _ELEMENTS)](
+                x, bias, residual, seed_offset, y, n, n_cols, threshold(p), scale(p)
+            )
+        else:
+            threads = min(-(-n_cols // _ELEMENTS // 32) * 32 or 32, _THREADS)
+            grid = (n // n_cols, -(-n_cols // (_ELEMENTS * threads)))
+            _kernel("fused_packs", x.dtype)[grid, threads](
+                x, bias, residual, seed_offset, y, n_cols, threshold(p), scale(p)
+            )
+    return y
+
+
+def stateful(x: Tensor, bias: Tensor, residual: Tensor, p: float, seed_offset: Tensor) -> Tensor:
+    """One launch with a generator's state a thread, of cuRAND; arguments as `fused`.
+
+    It draws numbers of its own: its mask is another.
+    """
+    check(x, bias, residual, p, seed_offset)
+    x, bias, residual = x.contiguous(), bias.contiguous(), residual.contiguous()
+    y, n = torch.empty_like(x), x.numel()
+    if n:
+        with device_guard(x):
+            _stateful(x.dtype)[_by_element(n)](
+                x, bias, residual, seed_offset, y, n, x.shape[-1], float(p)
+            )
+    return y
+
+
+# Skipping to a thread's own sequence takes long, and longer the larger the thread's number: on an
+# H100 the samples of one cell of 16384x8192 took more than two minutes.
+STATEFUL_CELLS = tuple(((2048, 4096), dtype) for dtype in DTYPES.values())
+
+
+def needs_curand(device: torch.device) -> str | None:
+    """Why cuRAND's generator can't run here, in one sentence; None if it can."""
+    if device.type != "cuda":
+        return "cuRAND's device functions run on a GPU only"
+    if not has_header("curand_kernel.h"):
+        return "curand_kernel.h, cuRAND's header, is not installed"
+    return needs_cuda(device)

@@ -1,0 +1,1 @@
+"""What several operation families use: arguments, rows, operators, peers."""

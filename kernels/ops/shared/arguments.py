@@ -1,0 +1,63 @@
+"""What every operation asks of its arguments before it launches, in one sentence each."""
+
+from __future__ import annotations
+
+import torch
+
+from kernels.registry import DTYPES
+
+
+def check_tensor(name: str, value: object, like: torch.Tensor | None = None) -> None:
+    """Raise TypeError or ValueError with one sentence unless `value` is a tensor a kernel takes.
+
+    It takes fp16, bf16 and fp32, and with `like` only tensors on that one's device.
+    """
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"{name} is a {type(value).__name__}; it takes a torch.Tensor")
+    if value.dtype not in DTYPES.values():
+        raise TypeError(f"{name} has dtype {value.dtype}; it takes float16, bfloat16 or float32")
+    if like is not None and value.device != like.device:
+        raise ValueError(f"{name} lies on {value.device} and x on {like.device}; put both on one")
+
+
+def check_norm(x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None) -> None:
+    """Raise TypeError or ValueError with one sentence unless a norm takes these arguments.
+
+    x is (..., N) with N at least 1; weight and bias are (N,) on x's device, or None.
+    """
+    check_tensor("x", x)
+    if x.dim() == 0 or x.shape[-1] == 0:
+        raise ValueError(f"x has the shape {tuple(x.shape)}; its last dimension must be 1 or more")
+    for name, parameter in (("weight", weight), ("bias", bias)):
+        if parameter is None:
+            continue
+        check_tensor(name, parameter, like=x)
+        if parameter.shape != x.shape[-1:]:
+            raise ValueError(
+                f"{name} has the shape {tuple(parameter.shape)}; with x of shape "
+                f"{tuple(x.shape)} it takes ({x.shape[-1]},)"
+            )
+
+
+def check_residual(x: torch.Tensor, residual: object) -> None:
+    """Raise TypeError or ValueError with one sentence unless `residual` can be added to x."""
+    check_tensor("residual", residual, like=x)
+    assert isinstance(residual, torch.Tensor)
+    if residual.dtype != x.dtype:
+        raise TypeError(
+            f"residual has dtype {residual.dtype} and x {x.dtype}; they must have the same"
+        )
+    if residual.shape != x.shape:
+        raise ValueError(
+            f"residual has the shape {tuple(residual.shape)} and x {tuple(x.shape)}; they must "
+            "have the same"
+        )
+
+
+def refuse_gradients(name: str, *tensors: torch.Tensor | None) -> None:
+    """Raise RuntimeError with one sentence if a gradient of one of `tensors` would be asked for."""
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
+        raise RuntimeError(
+            f"{name} has no backward pass; call it under torch.no_grad(), or use "
+            f"torch.nn.functional.{name} where you need gradients"
+        )

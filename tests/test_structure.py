@@ -1,0 +1,82 @@
+"""The package's modules import one another in one direction only."""
+
+import ast
+from pathlib import Path
+
+from kernels.paths import ROOT
+
+
+def modules(root: Path) -> dict[str, Path]:
+    """The modules of the package below `root`, by dotted name."""
+    found = {}
+    for path in sorted((root / "kernels").rglob("*.py")):
+        parts = path.relative_to(root).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports(root: Path) -> dict[str, set[str]]:
+    """What each module imports of the package: at its top, in a function, for types alone."""
+    known = modules(root)
+    graph = {}
+    for name, path in known.items():
+        wanted = set()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                wanted |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                assert node.level == 0, f"{path}:{node.lineno} imports relatively"
+                for alias in node.names:
+                    inner = f"{node.module}.{alias.name}"
+                    wanted.add(inner if inner in known else node.module)
+        graph[name] = {one for one in wanted if one in known and one != name}
+    return graph
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """A chain of modules that leads back to its first, or nothing."""
+    done: set[str] = set()
+    path: list[str] = []
+
+    def visit(name: str) -> list[str]:
+        if name in path:
+            return [*path[path.index(name) :], name]
+        if name in done:
+            return []
+        path.append(name)
+        for other in sorted(graph[name]):
+            if found := visit(other):
+                return found
+        path.pop()
+        done.add(name)
+        return []
+
+    for name in graph:
+        if found := visit(name):
+            return found
+    return []
+
+
+def test_no_circle_of_imports():
+    graph = imports(ROOT)
+    assert len(graph) > 150
+    assert circle(graph) == []
+
+
+def test_a_circle_is_found_wherever_it_hides(tmp_path):
+    package = tmp_path / "kernels"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "one.py").write_text("from kernels import two\n")
+    (package / "two.py").write_text("def call():\n    from kernels.three import name\n")
+    (package / "three.py").write_text("name = 1\n")
+    assert circle(imports(tmp_path)) == []
+    (package / "three.py").write_text(
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import kernels.one\n"
+    )
+    assert circle(imports(tmp_path)) == [
+        "kernels.one",
+        "kernels.two",
+        "kernels.three",
+        "kernels.one",
+    ]
