@@ -2,7 +2,8 @@
 
 `fwd` is the variant's own call. `bwd` is PyTorch's autograd going back through it: the forward
 runs once, when the call is made, and each call of it takes the gradients of the outputs back to
-the inputs. What the forward saved stays alive until the call is dropped.
+the inputs. What the forward saved stays alive until the call is dropped. `train` does both in each
+call, as a training step does.
 
 Autograd launches the kernels of a backward on the stream that its forward ran on. A backward that
 is to be captured is therefore made on the stream that captures (see `capture` in
@@ -22,8 +23,6 @@ from kernels.registry import Op, Variant
 
 Tensor = torch.Tensor
 
-TIMED = ("fwd", "bwd")  # the passes that the lab can call
-
 # Far from the seeds of inputs: the same seed would give gradients that are the inputs again. Within
 # 32 bits, which is all that the CPU's generator takes of a seed.
 _APART = 1 << 31
@@ -35,8 +34,9 @@ def as_tuple(outputs: Any) -> tuple[Tensor, ...]:
 
 
 def differentiated(op: Op, inputs: Mapping[str, Any]) -> tuple[str, ...]:
-    """The inputs that get gradients, in order: those of `op.differentiates` that are there."""
-    return tuple(name for name in op.differentiates if isinstance(inputs.get(name), Tensor))
+    """The inputs that get gradients, in order: those of the operation's that are there."""
+    wanted = op.backward.differentiates if op.backward else ()
+    return tuple(name for name in wanted if isinstance(inputs.get(name), Tensor))
 
 
 def upstream(outputs: Any, seed: int) -> tuple[Tensor, ...]:
@@ -53,7 +53,7 @@ def upstream(outputs: Any, seed: int) -> tuple[Tensor, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Backward:
-    """A backward that can run again and again: `outputs` are those of its one forward.
+    """A way back that can run again and again: `outputs` are those of the forward it was made by.
 
     Calling it returns the gradients of the inputs, in the order they were given.
     """
@@ -62,35 +62,45 @@ class Backward:
     run: Callable[[], tuple[Tensor, ...]]
 
     def __call__(self) -> tuple[Tensor, ...]:
-        """Run back once."""
+        """Run once, and return the gradients."""
         return self.run()
 
 
 def back(
-    op: Op, fn: Callable[..., Any], inputs: Mapping[str, Any], gradients_of: Callable[[Any], Any]
+    op: Op,
+    fn: Callable[..., Any],
+    inputs: Mapping[str, Any],
+    gradients_of: Callable[[Any], Any],
+    again: bool = False,
 ) -> Backward:
     """Run `fn(**inputs)` and return the call that takes gradients back to its inputs.
 
     `gradients_of(outputs)` makes the gradients of the outputs. The call returns the gradients of
-    `differentiated(op, inputs)` in that order. ValueError if no output depends on one of them.
+    `differentiated(op, inputs)` in that order. With `again` each call runs forward anew before it
+    goes back. ValueError if no output depends on one of them.
     """
     leaves = {name: inputs[name].detach().requires_grad_() for name in differentiated(op, inputs)}
-    with torch.enable_grad():
-        outputs = as_tuple(fn(**{**inputs, **leaves}))
-    pairs = [
-        (output, gradient)
-        for output, gradient in zip(outputs, gradients_of(outputs), strict=True)
-        if output.requires_grad
-    ]
-    if not pairs:
+
+    def forward() -> tuple[Tensor, ...]:
+        with torch.enable_grad():
+            return as_tuple(fn(**{**inputs, **leaves}))
+
+    outputs = forward()
+    gradients = tuple(gradients_of(outputs))
+    if not any(output.requires_grad for output in outputs):
         raise ValueError(f"no output of {op.name!r} depends on an input that gets a gradient")
-    run = partial(
-        torch.autograd.grad,
-        [output for output, _ in pairs],
-        list(leaves.values()),
-        [gradient for _, gradient in pairs],
-        retain_graph=True,
-    )
+
+    def run() -> tuple[Tensor, ...]:
+        made = forward() if again else outputs
+        pairs = zip(made, gradients, strict=True)
+        given = [(output, gradient) for output, gradient in pairs if output.requires_grad]
+        return torch.autograd.grad(
+            [output for output, _ in given],
+            list(leaves.values()),
+            [gradient for _, gradient in given],
+            retain_graph=not again,
+        )
+
     return Backward(outputs, run)
 
 
@@ -101,7 +111,7 @@ def bind(
 
     A backward starts from `upstream(outputs, seed)` and returns a tuple of gradients.
     """
-    if pass_ not in variant.passes or pass_ not in TIMED:
+    if not variant.has(pass_):
         raise ValueError(f"variant {variant.name!r} of {op.name!r} has no pass {pass_!r}")
     if pass_ == "fwd":
         return partial(variant.fn, **inputs)
@@ -110,4 +120,5 @@ def bind(
     import torch._functorch.config
 
     torch._functorch.config.donated_buffer = False  # type: ignore[assignment, unused-ignore]
-    return back(op, variant.fn, inputs, partial(upstream, seed=seed))
+    made = partial(upstream, seed=seed)
+    return back(op, variant.fn, inputs, made, again=pass_ == "train")

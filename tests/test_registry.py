@@ -8,21 +8,35 @@ import torch
 import kernels.ops  # noqa: F401
 from kernels import registry
 from kernels.passes import as_tuple
-from kernels.registry import Cost, Op, Tolerance, Variant
+from kernels.registry import Backward, Case, Cost, Op, Pass, Tolerance, Variant, cases, named
 
 
 def an_op(name: str = "an_op_of_a_test", **changes) -> Op:
     op = Op(
         name=name,
         suite="norms",
+        dims="RN",
+        tensors={"x": "RN"},
+        outputs={"y": "RN"},
         inputs=lambda shape, dtype, device, seed: {"x": torch.ones(shape, dtype=dtype)},
         reference=lambda x: x.double(),
-        variants={"torch": Variant("torch", torch.clone)},
-        cost=lambda shape, dtype, pass_: Cost(0, 8, 8),
-        tolerance=lambda dtype, shape: Tolerance(1e-3, 1e-2),
+        variants=named(Variant("torch", torch.clone)),
         shapes=((4, 4),),
+        forward=Pass(lambda case: Cost(0, 8, 8), lambda case, name: Tolerance(1e-3, 1e-2)),
     )
     return replace(op, **changes)
+
+
+def a_backward(**changes) -> Backward:
+    back = Backward(
+        cost=lambda case: Cost(0, 8, 8),
+        tolerance=lambda case, name: Tolerance(1e-3, 1e-2),
+        differentiates=("x",),
+    )
+    return replace(back, **changes)
+
+
+BOTH = named(Variant("torch", torch.clone, passes=("fwd", "bwd")))
 
 
 @pytest.fixture
@@ -45,12 +59,33 @@ def test_registered_once_found_by_name_and_suite(empty_registry):
         ({"suite": "nope"}, "suite 'nope'"),
         ({"variants": {"a": Variant("b", torch.clone)}}, "variant 'b'"),
         ({"variants": {"a": Variant("a", torch.clone, passes=("sideways",))}}, "sideways"),
-        ({"variants": {"a": Variant("a", torch.clone, passes=("fwd", "bwd"))}}, "it needs diff"),
+        ({"variants": BOTH}, "so it needs `backward`"),
+        ({"backward": a_backward()}, "that no variant takes"),
+        (
+            {"variants": BOTH, "backward": a_backward(differentiates=("x", "w"))},
+            r"differentiates \['w'\], which are no tensors",
+        ),
         (
             {"variants": {"a": Variant("a", torch.clone, passes=("bwd",), own_random=True)}},
             "nothing can check its gradients",
         ),
-        ({"cells": {"bwd": (((4, 4), torch.bfloat16),)}}, r"passes that it lacks: \['bwd'\]"),
+        (
+            {"variants": {"a": Variant("a", torch.clone, own_random=True)}},
+            "the operation has no `random`",
+        ),
+        (
+            {"variants": {"fused": Variant("fused", torch.clone, counted="triton")}},
+            "'fused' of 'an_op_of_a_test' needs `moves`",
+        ),
+        ({"dims": "RR"}, "a dimension twice"),
+        ({"independent": "B"}, r"independent of .* names \['B'\]; its dims are 'RN'"),
+        ({"degrees": {"S": 2}}, r"degrees of .* names \['S'\]"),
+        ({"shapes": ()}, "has no shapes"),
+        ({"beyond": ((1, 2, 3),)}, "shape 1x2x3 of .* does not fit its dims 'RN'"),
+        (
+            {"variants": BOTH, "backward": a_backward(cases=cases([(4,)], "bf16"))},
+            "shape 4 of .* does not fit",
+        ),
     ],
 )
 def test_bad_operations_are_refused(empty_registry, changes, sentence):
@@ -58,16 +93,44 @@ def test_bad_operations_are_refused(empty_registry, changes, sentence):
         registry.register(an_op(**changes))
 
 
-def test_a_pass_is_measured_in_the_cells_that_are_named_for_it():
+def test_two_variants_of_one_name_are_refused():
+    with pytest.raises(ValueError, match="variant 'a' stands twice"):
+        named(Variant("a", torch.clone), Variant("a", torch.clone))
+
+
+def test_a_pass_is_measured_in_the_cases_that_are_named_for_it():
+    half, single = torch.float16, torch.float32
     op = an_op(
-        variants={"torch": Variant("torch", torch.clone, passes=("fwd", "bwd"))},
+        variants=BOTH,
         shapes=((4, 4), (8, 4)),
-        dtypes=(torch.float16, torch.float32),
-        cells={"bwd": (((8, 4), torch.float32),)},
+        dtypes=(half, single),
+        options=((), (("causal", True),)),
+        backward=a_backward(cases=cases([(8, 4)], "fp32")),
     )
-    assert op.passes == ("fwd", "bwd")
-    assert len(op.cells_of("fwd")) == 4
-    assert op.cells_of("bwd") == (((8, 4), torch.float32),)
+    assert op.passes == ("fwd", "bwd", "train")
+    assert len(op.cases_of("fwd")) == 8
+    assert Case((8, 4), half, (("causal", True),)) in op.cases_of("fwd")
+    assert op.cases_of("bwd") == (Case((8, 4), single),)
+    assert op.cases_of("train") == ()
+    with pytest.raises(ValueError, match="has no pass 'bwd'; it takes 'fwd'"):
+        an_op().cases_of("bwd")
+
+
+def test_a_training_step_costs_both_ways():
+    op = an_op(variants=BOTH, backward=a_backward(cost=lambda case: Cost(1, 2, 3)))
+    assert op.cost((4, 4), torch.float32, "train") == Cost(1, 10, 11)
+
+
+def test_options_are_read_and_written():
+    options = (("causal", True), ("window", 1024), ("scale", 0.5), ("layout", "bshd"))
+    text = "causal window=1024 scale=0.5 layout=bshd"
+    assert registry.options_name(options) == text
+    assert registry.parse_options(text) == options
+    assert registry.parse_options("") == ()
+    assert Case((2, 4), torch.bfloat16, options[:2]).name == "2x4 bf16 causal window=1024"
+    for wrong in ("a a", "=3", "a=", "1"):
+        with pytest.raises(ValueError, match="write names and values"):
+            registry.parse_options(wrong)
 
 
 def test_unknown_names_are_told_with_the_known_ones():
@@ -103,20 +166,22 @@ def test_cost_counts_each_byte_once():
 
 @pytest.mark.parametrize("op", registry.ops(), ids=lambda op: op.name)
 def test_every_operation_is_whole(op):
-    for shape in op.shapes:
-        for dtype in op.dtypes:
-            cost = op.cost(shape, dtype, "fwd")
+    for pass_ in op.passes:
+        for case in op.cases_of(pass_):
+            cost = op.pass_(pass_).cost(case)
             assert cost.read_bytes > 0
             assert cost.write_bytes > 0
-            assert 0 < op.tolerance(dtype, shape).relative_norm < 0.1
-    few = (3, *op.shapes[0][1:])
-    inputs = op.inputs(few, torch.float32, "cpu", 0)
-    other = op.inputs(few, torch.float32, "cpu", 1)
-    tensors = [name for name, value in inputs.items() if isinstance(value, torch.Tensor)]
-    assert not torch.equal(inputs[tensors[0]], other[tensors[0]])
-    assert all(out.dtype == torch.float64 for out in as_tuple(op.reference(**inputs)))
-    for pass_, name in ((p, n) for p in op.passes if p != "fwd" for n in op.differentiates):
-        for shape, dtype in op.cells_of(pass_):
-            assert op.cost(shape, dtype, pass_).write_bytes > 0
-            assert 0 < op.gradient_tolerance(name, dtype, shape).relative_norm < 0.1
-        assert isinstance(inputs[name], torch.Tensor)
+            names = op.outputs if pass_ == "fwd" else op.backward.differentiates
+            for name in names:
+                assert 0 < op.pass_(pass_).tolerance(case, name).relative_norm < 0.1
+    few = Case(op.resized(op.shapes[0], **dict.fromkeys(op.independent, 3)), torch.float32)
+    inputs, other = op.make(few, "cpu", 0), op.make(few, "cpu", 1)
+    sizes = dict(zip(op.dims, few.shape, strict=True))
+    tensors = {name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)}
+    for name, dims in op.tensors.items():
+        assert tensors[name].shape == tuple(sizes[letter] for letter in dims)
+        assert not torch.equal(tensors[name], other[name])
+    outputs = as_tuple(op.reference(**inputs))
+    assert all(out.dtype == torch.float64 for out in outputs)
+    for out, dims in zip(outputs, op.outputs.values(), strict=True):
+        assert out.shape == tuple(sizes[letter] for letter in dims)

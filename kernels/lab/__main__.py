@@ -31,6 +31,7 @@ def _bench(arguments: argparse.Namespace) -> int:
             variants=arguments.variants,
             shapes=tuple(arguments.shape),
             dtypes=tuple(arguments.dtype),
+            options=tuple(arguments.options),
             pass_=arguments.pass_,
             out=arguments.out,
             run_id=arguments.run_id,
@@ -85,14 +86,15 @@ def _count(arguments: argparse.Namespace) -> int:
             )
         from kernels.lab.counting import op_ledger
 
-        ledger = op_ledger.count_op(op, arguments.variant, shape, dtype, arguments.pass_)
+        options = registry.parse_options(arguments.options)
+        case = registry.Case(shape, dtype, options)
+        ledger = op_ledger.count_case(op, arguments.variant, case, arguments.pass_)
     except (KeyError, ValueError) as error:
         raise RefusalError(str(error.args[0])) from error
-    cost = op.cost(shape, dtype, arguments.pass_)
+    cost = op.pass_(arguments.pass_).cost(case)
     print(ledger.table())
     print(
-        f"{op.name} {arguments.variant} {registry.shape_name(shape)} {registry.dtype_name(dtype)} "
-        f"{arguments.pass_}: "
+        f"{op.name} {arguments.variant} {case.name} {arguments.pass_}: "
         f"{ledger.bytes_unique:,} unique bytes, {ledger.bytes_unique / cost.bytes_ideal:.2f} times "
         f"the ideal {cost.bytes_ideal:,}; launches: {ledger.launches}, "
         f"PyTorch operators: {ledger.aten_ops}, counted: {ledger.method}"
@@ -115,7 +117,10 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--variants", default="all", help="all, or names joined by commas")
     bench.add_argument("--shape", action="append", default=[], help="4096x4096; may be repeated")
     bench.add_argument("--dtype", action="append", default=[], help="bf16, bfloat16, …; repeatable")
-    bench.add_argument("--pass", dest="pass_", default="all", help="fwd, bwd or all (all)")
+    bench.add_argument("--pass", dest="pass_", default="all", help="fwd, bwd, train or all (all)")
+    bench.add_argument(
+        "--options", action="append", default=[], help='causal, or "" for none; may be repeated'
+    )
     bench.add_argument("--out", type=Path, help="write <out>/<gpu>/<suite>.csv (book/data)")
     bench.add_argument("--run-id", help="names the folder in _build/bench of a part of a suite")
     bench.add_argument("--seconds", type=float, default=0.5, help="a variant's budget a cell (0.5)")
@@ -126,7 +131,7 @@ def _parser() -> argparse.ArgumentParser:
     profile = commands.add_parser("profile", help="add DRAM bytes (ncu) to a recorded suite")
     profile.add_argument("suite", help=f"one of: {', '.join(registry.SUITES)}")
     profile.add_argument(
-        "--cells", nargs="+", default=[], help="op:variant:shape:dtype[:bwd], * for any"
+        "--cells", nargs="+", default=[], help="op:variant:shape:dtype[:options][:bwd], * for any"
     )
     profile.add_argument("--out", type=Path, help="where <gpu>/<suite>.csv lies (book/data)")
     profile.add_argument("--profile-seconds", type=float, default=150.0, help="ncu's budget (150)")
@@ -157,7 +162,8 @@ def _parser() -> argparse.ArgumentParser:
     count.add_argument("op", help="an operation, e.g. layernorm")
     count.add_argument("--variant", default="fused", help="one of its variants (fused)")
     count.add_argument("--shape", help="4096x4096 (the operation's first)")
-    count.add_argument("--pass", dest="pass_", default="fwd", help="fwd or bwd (fwd)")
+    count.add_argument("--pass", dest="pass_", default="fwd", help="fwd, bwd or train (fwd)")
+    count.add_argument("--options", default="", help="the case's options, as: causal window=1024")
     count.add_argument("--dtype", default="bf16", help="fp16, bf16 or fp32 (bf16)")
     count.set_defaults(run=_count)
 

@@ -7,7 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.registry import Cost, Op, Tolerance, Variant
+from kernels.registry import Backward, Cost, Moves, Op, Pass, Tolerance, Variant, cases, named
 
 PROGRAMS = 40
 
@@ -130,36 +130,58 @@ def inputs(shape, dtype, device, seed):
     return {"x": normal(*shape), "scale": normal(shape[1]), "bias": normal(shape[1])}
 
 
-def cost(shape, dtype, pass_):
-    elements, itemsize = math.prod(shape), dtype.itemsize
-    read, written = (1, 2) if pass_ == "fwd" else (3, 1)
-    return Cost(2 * elements, read * elements * itemsize, written * elements * itemsize)
+def cost(read, written):
+    def of(case):
+        elements, size = math.prod(case.shape), case.dtype.itemsize
+        return Cost(2 * elements, read * elements * size, written * elements * size)
+
+    return of
 
 
-def tolerance(dtype, shape):
-    return Tolerance(torch.finfo(dtype).eps, 4 * torch.finfo(dtype).eps)
+def tolerance(case, _name):
+    unit = torch.finfo(case.dtype).eps
+    return Tolerance(unit, 4 * unit)
+
+
+def moves(case, pass_):
+    rows, n_cols = case.shape
+    size = case.dtype.itemsize
+    if pass_ == "fwd":
+        return Moves(1, unique=(3 * rows + 2) * n_cols * size)
+    programs = -(-rows // -(-rows // PROGRAMS))
+    return Moves(2, unique=(4 * rows + 3) * n_cols * size + 2 * programs * 2 * n_cols * 4)
 
 
 BOTH = ("fwd", "bwd")
 OP = Op(
     name="scaling",
     suite="pointwise",
+    dims="RN",
+    tensors={"x": "RN", "scale": "N", "bias": "N"},
+    outputs={"y": "RN", "h": "RN"},
+    independent="R",
     inputs=inputs,
     reference=reference,
-    variants={
-        "eager": Variant("eager", eager, BOTH, counted="aten"),
-        "fused": Variant("fused", _forward, BOTH, counted="triton"),
-        "torch": Variant("torch", eager),
-    },
-    cost=cost,
-    tolerance=tolerance,
+    variants=named(
+        Variant("eager", eager, BOTH, counted="aten"),
+        Variant("fused", _forward, BOTH, counted="triton", moves=moves),
+        Variant("torch", eager),
+    ),
     shapes=((8, 4), (16, 4)),
     dtypes=(torch.float32, torch.bfloat16),
-    rows_independent=True,
-    differentiates=("x", "scale", "bias"),
-    gradient_tolerance=lambda name, dtype, shape: Tolerance(4 * torch.finfo(dtype).eps, 1e-1),
-    cells={"bwd": (((16, 4), torch.float32),)},
+    forward=Pass(cost(1, 2), tolerance),
+    backward=Backward(
+        cost=cost(3, 1),
+        tolerance=lambda case, name: Tolerance(4 * torch.finfo(case.dtype).eps, 1e-1),
+        cases=cases([(16, 4)], "fp32"),
+        differentiates=("x", "scale", "bias"),
+    ),
 )
+
+
+def going_back_to(*names):
+    """The operation with gradients of these inputs alone."""
+    return replace(OP, backward=replace(OP.backward, differentiates=names))
 
 
 def with_variant(variant, fn, **changes):

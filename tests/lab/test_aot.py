@@ -37,7 +37,7 @@ def test_no_default_configuration_spills_on_any_card(op):
         if variant.counted in ("triton", "cuda")
         for dtype in op.dtypes
         for target in cards
-        for shape in op.shapes
+        for shape in (*op.shapes, *op.beyond)
         if (dtype, target) != (torch.bfloat16, 75)
     }
     assert {(b.variant, b.dtype, b.capability, s) for b in built for s in b.shapes} == wanted
@@ -66,7 +66,7 @@ def with_variant(fn, dtype, shape=(1, 8192), **changes):
     """LayerNorm's description with `fn` in the place of its kernel."""
     variants = {"mine": Variant("mine", fn, counted="triton", **changes)}
     return dataclasses.replace(
-        LAYERNORM, variants=variants, dtypes=(dtype,), shapes=(shape,), name="mine"
+        LAYERNORM, variants=variants, dtypes=(dtype,), shapes=(shape,), beyond=(), name="mine"
     )
 
 

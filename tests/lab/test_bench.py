@@ -23,11 +23,11 @@ from kernels.lab.measuring import (
     verdicts,
 )
 from kernels.lab.profiling import profile
-from kernels.lab.profiling.ncu import CellProfile, Kernel
+from kernels.lab.profiling.ncu import CellProfile, ProfiledKernel
 from kernels.lab.records import provenance
 from kernels.lab.records.data import read_suite
 from kernels.paths import DATA_DIR, ROOT
-from kernels.registry import Cost, Op, Tolerance, Variant
+from kernels.registry import Cost, Op, Pass, Tolerance, Variant, cases, named
 from tests.lab.test_data import a_row
 from tests.lab.test_timing import Tape
 
@@ -79,7 +79,7 @@ def test_selections_that_are_refused(asked, told):
 
 def test_a_selection():
     cells = selection.select("norms", "torch,fused", ["3x5", "3x5"], ["bfloat16", "fp32"], "fwd")
-    assert {(c.op.name, c.shape, c.dtype) for c in cells} >= {
+    assert {(c.op.name, c.case.shape, c.case.dtype) for c in cells} >= {
         ("layernorm", (3, 5), torch.bfloat16),
         ("layernorm", (3, 5), torch.float32),
     }
@@ -95,13 +95,13 @@ def test_a_variant_stands_in_the_cells_it_names_and_in_any_that_is_asked_for():
 
     def places(variants, shapes=()):
         cells = selection.select("norms", variants, shapes, pass_="fwd")
-        return {(c.shape, c.dtype) for c in cells if slow in [v.name for v in c.variants]}
+        return {c.case for c in cells if slow in [v.name for v in c.variants]}
 
-    assert places("all") == set(op.variants[slow].cells)
+    assert places("all") == set(op.variants[slow].cases)
     assert 0 < len(places("all")) < len(op.shapes) * len(op.dtypes)
     assert places("all", ["512x1024"]) == set()
-    assert places(slow) == {(shape, dtype) for shape in op.shapes for dtype in op.dtypes}
-    assert places(f"fused,{slow}", ["3x5"]) == {((3, 5), dtype) for dtype in op.dtypes}
+    assert places(slow) == set(cases(op.shapes))
+    assert places(f"fused,{slow}", ["3x5"]) == set(cases([(3, 5)]))
 
 
 def test_the_faster_copy_is_the_baseline():
@@ -129,7 +129,7 @@ def test_the_copy_by_kernel_copies(size):
 
 def test_the_ceilings():
     cells = selection.select("ceilings")
-    assert [c.op.cost(c.shape, c.dtype, "fwd").bytes_ideal >> 20 for c in cells[:4]] == [
+    assert [c.cost.bytes_ideal >> 20 for c in cells[:4]] == [
         128,
         512,
         2048,
@@ -165,9 +165,7 @@ def test_the_probes_of_memory(monkeypatch):
     inputs = chase.inputs((33, 32), torch.float32, "cpu", 3)
     assert inputs["hops"] == 66
     ledger = traffic.count(chase.variants["kernel"].fn, **inputs)
-    assert (
-        ledger.tensor("next").read_requested == chase.cost((33, 32), torch.float32, "").read_bytes
-    )
+    assert ledger.tensor("next").read_requested == chase.cost((33, 32), torch.float32).read_bytes
     assert ledger.tensor("next").read_unique == 33 * 4  # each line once a lap
 
 
@@ -239,19 +237,24 @@ def doubling(monkeypatch) -> Op:
         suite="pointwise",
         inputs=_inputs,
         reference=lambda x: 2 * x.double(),
-        variants={
-            "eager": Variant("eager", lambda x: x + x),
-            "torch": Variant("torch", lambda x: 2 * x),
-            "wrong": Variant("wrong", lambda x: 2.5 * x),
-            "nan": Variant("nan", lambda x: x * math.nan),
-            "broken": Variant("broken", _broken),
-            "absent": Variant("absent", _broken, unavailable=lambda device: "it is not installed"),
-        },
-        cost=lambda shape, dtype, pass_: Cost(math.prod(shape), *[4 * math.prod(shape)] * 2),
-        tolerance=lambda dtype, shape: Tolerance(1e-2, 1e-1),
+        dims="RN",
+        tensors={"x": "RN"},
+        outputs={"y": "RN"},
+        independent="R",
+        variants=named(
+            Variant("eager", lambda x: x + x),
+            Variant("torch", lambda x: 2 * x),
+            Variant("wrong", lambda x: 2.5 * x),
+            Variant("nan", lambda x: x * math.nan),
+            Variant("broken", _broken),
+            Variant("absent", _broken, unavailable=lambda device: "it is not installed"),
+        ),
         shapes=((8, 4), (16, 4)),
         dtypes=(torch.float32,),
-        rows_independent=True,
+        forward=Pass(
+            cost=lambda case: Cost(math.prod(case.shape), *[4 * math.prod(case.shape)] * 2),
+            tolerance=lambda case, name: Tolerance(1e-2, 1e-1),
+        ),
     )
     selection.load_ops()
     monkeypatch.setattr(registry, "_OPS", {op.name: op})
@@ -333,7 +336,7 @@ def test_a_run_without_faults_ends_with_0_and_takes_what_the_profiler_found(
     a_gpu, doubling, tmp_path, monkeypatch
 ):
     def profiled(rows, seconds, say):
-        kernels = [Kernel("a", 1.0, 100, 10), Kernel("b", 1.0, 5, 1)]
+        kernels = [ProfiledKernel("a", 1.0, 100, 10), ProfiledKernel("b", 1.0, 5, 1)]
         cells = [CellProfile(*row.key[:5], "chain", kernels) for row in rows]
         return profile.Found(cells, {}, [])
 

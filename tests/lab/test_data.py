@@ -7,7 +7,7 @@ import pytest
 from kernels.lab.records.data import COLUMNS, Row, read_suite, recordings, write_suite
 
 FIXED = (
-    "op,variant,pass,shape,dtype,timing,time_us_p20,time_us_p50,time_us_p95,samples,launches,"
+    "op,variant,pass,shape,dtype,options,timing,time_us_p20,time_us_p50,time_us_p95,samples,launches,"
     "bytes_ideal,bytes_unique,bytes_requested,bytes_sectors,bytes_dram_read,bytes_dram_write,"
     "count_method,flops,error"
 )
@@ -77,6 +77,26 @@ def test_nan_in_a_file_is_refused(tmp_path):
     path.write_text(path.read_text().replace("1.5e-07", "nan"))
     with pytest.raises(ValueError, match="'error'"):
         read_suite(path)
+
+
+def test_options_are_a_part_of_what_names_a_row(tmp_path):
+    rows = [a_row(), a_row(options="causal window=64"), a_row(options="causal", pass_="bwd")]
+    write_suite(tmp_path / "norms.csv", rows, {})
+    assert read_suite(tmp_path / "norms.csv")[0] == rows
+    assert len({row.cell for row in rows}) == 3
+    assert rows[1].place == "layernorm:fused:64x1000:fp32:causal+window=64"
+    assert rows[2].place == "layernorm:fused:64x1000:fp32:causal:bwd"
+    assert rows[2].cell_name == "layernorm 64x1000 fp32 causal bwd"
+
+
+def test_a_file_from_before_there_were_options_is_read(tmp_path):
+    path = tmp_path / "norms.csv"
+    write_suite(path, [a_row()], {})
+    path.write_text(
+        path.read_text().replace(",dtype,options,", ",dtype,").replace("fp32,,", "fp32,")
+    )
+    assert "options" not in path.read_text()
+    assert read_suite(path)[0] == [a_row()]
 
 
 def test_a_row_stands_once(tmp_path):

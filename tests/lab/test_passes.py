@@ -17,7 +17,7 @@ from kernels.lab.measuring import bench, cell_bench, correctness, shown, timing,
 from kernels.lab.profiling import profile, profile_child
 from kernels.lab.records.data import read_suite, write_suite
 from kernels.lab.selection import Cell
-from kernels.registry import Variant
+from kernels.registry import Case, Variant
 from tests.lab import backward_ops as ops
 from tests.lab.backward_ops import OP
 from tests.lab.test_bench import a_gpu  # noqa: F401
@@ -66,7 +66,7 @@ def test_gradients_of_outputs_are_random_apart_and_the_same_for_the_same_seed():
 
 
 def test_a_pass_that_a_variant_lacks_is_one_sentence():
-    for pass_, variant in (("bwd", "torch"), ("train", "fused"), ("nope", "fused")):
+    for pass_, variant in (("bwd", "torch"), ("train", "torch"), ("nope", "fused")):
         with pytest.raises(ValueError, match=f"{variant!r} of 'scaling' has no pass {pass_!r}"):
             passes.bind(OP, OP.variant(variant), inputs_of(), pass_)
     still = Variant("still", lambda x, scale, bias: x.detach() + 1, ops.BOTH)
@@ -139,7 +139,7 @@ def test_the_bytes_of_a_backward_in_pytorch_leave_its_forward_out():
 
 
 def backward_steps(fn, *names, shape=(64, 128), dtype=torch.bfloat16):
-    op = replace(OP, differentiates=names)
+    op = ops.going_back_to(*names)
     inputs = OP.inputs(shape, dtype, "cpu", 0)
     return [step.name for step in aten.count_backward(op, fn, inputs)]
 
@@ -165,7 +165,7 @@ def test_a_backward_is_counted_as_a_gpu_would_run_it():
     assert [step.name for step in forward] == ["_fused_rms_norm"]
     assert forward.write_unique == 64 * 128 * 2 + 64 * 4
     inputs = OP.inputs((64, 128), torch.bfloat16, "cpu", 0)
-    back = aten.count_backward(replace(OP, differentiates=("x", "scale")), rms, inputs)
+    back = aten.count_backward(ops.going_back_to("x", "scale"), rms, inputs)
     assert back.read_unique == 2 * 64 * 128 * 2 + 64 * 4 + 128 * 2
     assert back.write_unique == 64 * 128 * 2 + 128 * 2
 
@@ -191,9 +191,9 @@ def test_what_is_counted_needs_no_context_of_a_gpu(monkeypatch):
 def registered(monkeypatch):
     selection.load_ops()
     monkeypatch.setattr(registry, "_OPS", {})
-    op_ledger._count_op.cache_clear()
+    op_ledger._count.cache_clear()
     yield registry.register(OP)
-    op_ledger._count_op.cache_clear()
+    op_ledger._count.cache_clear()
 
 
 def numbers(ledger):
@@ -240,7 +240,7 @@ def test_programs_that_tell_nothing_of_others_are_all_run_if_they_are_few(monkey
 def test_passes_have_cells_of_their_own(registered):
     def places(**asked):
         found = selection.select("pointwise", **asked)
-        return [(c.pass_, c.shape, registry.dtype_name(c.dtype)) for c in found]
+        return [(c.pass_, c.case.shape, registry.dtype_name(c.case.dtype)) for c in found]
 
     backward_ = ("bwd", (16, 4), "fp32")
     assert places()[-1] == backward_
@@ -253,15 +253,17 @@ def test_passes_have_cells_of_their_own(registered):
     (cell,) = selection.select("pointwise", pass_="bwd")
     assert [v.name for v in cell.variants] == ["eager", "fused"]
     assert cell.name == "scaling 16x4 fp32 bwd"
-    with pytest.raises(selection.RefusalError, match="pass 'train' is unknown"):
-        places(pass_="train")
+    assert places(pass_="train") == [("train", *place) for _, *place in places(pass_="fwd")]
+    assert places(pass_="train", dtypes=["fp32"], shapes=["8x4"]) == [("train", (8, 4), "fp32")]
+    with pytest.raises(selection.RefusalError, match="pass 'sideways' is unknown"):
+        places(pass_="sideways")
     with pytest.raises(selection.RefusalError, match="nothing is left"):
         places(variants="torch", pass_="bwd")
     assert bench.Options("pointwise", pass_="bwd").partial
 
 
 def test_a_copy_in_a_backward_copies_the_backwards_bytes():
-    cell = Cell(OP, (16, 4), torch.float32, "bwd", ())
+    cell = Cell(OP, Case((16, 4), torch.float32), "bwd", ())
     (copied,) = cell_bench.copy_sets(cell, torch.device("cpu"), 0, 1)
     assert 2 * copied["x"].nbytes == OP.cost((16, 4), torch.float32, "bwd").bytes_ideal
     call = cell_bench.bind(cell, cell_bench.COPIES[0], copied)
@@ -299,7 +301,7 @@ def test_a_whole_run_of_both_passes(a_gpu, monkeypatch, tmp_path, capsys):  # no
 
 
 def test_configurations_of_a_backward_are_timed(a_gpu, monkeypatch, capsys):  # noqa: F811
-    op = replace(OP, backward_candidates=lambda shape, dtype: {"one": ops.eager})
+    op = replace(OP, backward=replace(OP.backward, candidates=lambda case: {"one": ops.eager}))
     monkeypatch.setattr(registry, "_OPS", {OP.name: op})
     assert tune.run("scaling", ["16x4"], ["fp32"], 0.01, "bwd") == 0
     assert "scaling 16x4 fp32 bwd: " in capsys.readouterr().out
@@ -343,7 +345,14 @@ def test_the_profiled_program_does_the_forward_before_the_window(monkeypatch, tm
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
     props = SimpleNamespace(L2_cache_size=1 << 10)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: props)
-    cell = {"op": op.name, "variant": "told", "pass": "bwd", "shape": "4x8", "dtype": "fp32"}
+    cell = {
+        "op": op.name,
+        "variant": "told",
+        "pass": "bwd",
+        "shape": "4x8",
+        "dtype": "fp32",
+        "options": "",
+    }
     spec = {"cells": [cell], "flush": False, "seconds": 60, "done": str(tmp_path / "done.json")}
     (tmp_path / "spec.json").write_text(json.dumps(spec))
     assert profile_child.main(str(tmp_path / "spec.json")) == 0

@@ -213,7 +213,7 @@ def test_a_tool_that_stands_in_for_ncu(monkeypatch, tmp_path):
     rows = [a_row(variant="torch"), a_row(variant="fused")]
     found = profile.run_rows(rows, 5.0, print)
     assert found.problems == []
-    assert [cell.key for cell in found.cells] == [row.key[:5] for row in rows]
+    assert [cell.key for cell in found.cells] == [(row.cell, row.variant) for row in rows]
     assert found.modes["single"]["cells_profiled"] == 2
     assert found.modes["single"]["cache_control"] == "all"
     one = profile.run_rows(rows[:1], 5.0, print)  # one cell, two markers

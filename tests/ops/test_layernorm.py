@@ -10,7 +10,7 @@ from kernels.launch import assume_capability, recording
 from kernels.launch.triton_compile import compile_launch
 from kernels.ops.norms import forward
 from kernels.ops.norms.layernorm import eager, layer_norm, reference
-from kernels.registry import DTYPES, get
+from kernels.registry import DTYPES, Case, get
 
 OP = get("layernorm")
 # Pairwise: each dtype with each width once, each layout with most of them.
@@ -288,9 +288,9 @@ def test_helion_without_weight_or_bias_is_one_sentence():
 def test_the_slow_compilation_belongs_to_named_cells_of_the_suite(name):
     op = get(name)
     variant = op.variant("compile_max_autotune")
-    assert variant.cells
-    for shape, dtype in variant.cells:
-        assert (shape, dtype) in op.cells_of("fwd")
-        assert variant.belongs(shape, dtype)
-    assert not variant.belongs((512, 1024), torch.float32)
-    assert op.variant("fused").belongs((3, 5), torch.float32)
+    assert variant.cases
+    for case in variant.cases:
+        assert case in op.cases_of("fwd")
+        assert variant.belongs(case)
+    assert not variant.belongs(Case((512, 1024), torch.float32))
+    assert op.variant("fused").belongs(Case((3, 5), torch.float32))

@@ -244,8 +244,8 @@ def test_the_costs_are_each_tensor_once(name):
     statistics = 4 * 6 * (2 if "bias" in given else 1)
     assert bwd.read_bytes == (2 + added) * size["x"] + size["weight"] + statistics
     assert bwd.write_bytes == size["x"] + size["weight"] + size.get("bias", 0)
-    with pytest.raises(ValueError, match="takes 'fwd' or 'bwd'"):
-        OPS[name].cost((6, 50), torch.bfloat16, "train")
+    with pytest.raises(ValueError, match="takes 'fwd', 'bwd' or 'train'"):
+        OPS[name].cost((6, 50), torch.bfloat16, "sideways")
 
 
 @pytest.mark.parametrize("name", OPS)

@@ -10,7 +10,7 @@ from kernels.launch.triton_compile import compile_launch
 from kernels.ops.softmax import backward
 from kernels.ops.softmax import softmax as module
 from kernels.ops.softmax.softmax import reference, softmax
-from kernels.registry import DTYPES, get
+from kernels.registry import DTYPES, Case, get
 from tests.ops.test_layernorm import layouts
 
 OP = get("softmax")
@@ -203,7 +203,7 @@ def test_the_lowest_number_of_fp32_is_not_minus_infinity(kernel):
         (lambda x: softmax([1.0]), TypeError, "x is a list; it takes a torch.Tensor"),
         (lambda x: softmax(x[:, :0]), ValueError, r"shape \(4, 0\); its last dimension"),
         (lambda x: softmax(x[0, 0]), ValueError, r"shape \(\); its last dimension"),
-        (lambda x: OP.cost((4, 8), x.dtype, "train"), ValueError, "takes 'fwd' or 'bwd'"),
+        (lambda x: OP.cost((4, 8), x.dtype, "no"), ValueError, "takes 'fwd', 'bwd' or 'train'"),
     ],
 )
 def test_bad_input_gets_one_sentence(call, error, sentence):
@@ -351,7 +351,8 @@ def test_a_ragged_row_is_loaded_16_bytes_at_a_time():
 
 def test_a_candidate_computes_softmax_or_its_gradient():
     x, dy = make(1, 9000, torch.float32), torch.randn(1, 9000)
-    forward, backward = (of(x.shape, x.dtype) for of in (OP.candidates, OP.backward_candidates))
+    case = Case(x.shape, x.dtype)
+    forward, backward = (p.candidates(case) for p in (OP.forward, OP.backward))
     assert {"row, 16 warps", "tiles of 4096, 8 warps"} <= set(forward)
     assert set(forward) == set(backward)
     exact_y, exact_dx = differentiate(reference, x.double(), dy.double())

@@ -1,16 +1,17 @@
 """Every registered launch compiled for other cards, with no GPU: what each kernel takes of an SM.
 
-Each variant of kernels in Triton or CUDA C++ is recorded at the shapes of its operation's suite, in
-the configuration it would choose on each card, and compiled ahead of time. Triton keeps what it
-compiled on disk, by the hash of the source, its version and the configuration: a second run reads
-it from there. CUDA C++ is compiled by NVRTC, all kernels of a source in one go.
+Each variant of kernels in Triton or CUDA C++ is recorded at the shapes of its operation, those of
+the suite and those beyond it, without gradients, in training and going back, in the configuration
+it would choose on each card, and compiled ahead of time. Triton keeps what it compiled on disk, by
+the hash of the source, its version and the configuration: a second run reads it from there. CUDA
+C++ is compiled by NVRTC, all kernels of a source in one go.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,9 +24,10 @@ from kernels import registry
 from kernels.cuda.cuda_compile import no_compiler
 from kernels.lab.cards.makers import CARDS, LIMITS
 from kernels.lab.selection import RefusalError, load_ops
-from kernels.launch import assume_capability, recording
+from kernels.launch import Launch, assume_capability, recording
 from kernels.launch.binary import Specialization
-from kernels.registry import Op, Shape, Variant, dtype_name, shape_name
+from kernels.passes import back
+from kernels.registry import Case, Op, Variant, cases, dtype_name, options_name, shape_name
 
 TARGETS = (75, 80, 89, 90, 100, 120)
 NO_BF16 = "bf16 is not compiled for sm_75: it needs compute capability 8.0 or later"
@@ -35,10 +37,11 @@ NO_BF16 = "bf16 is not compiled for sm_75: it needs compute capability 8.0 or la
 class Built:
     """One kernel of a variant, compiled for one compute capability.
 
-    `shapes` are those of the suite that run this very binary. `stack_bytes` is per thread, above 0
-    if registers spill. `shared_limit` is the most shared memory a block may have there, in bytes.
-    `matrix_instruction` is the PTX name, None if the arithmetic is plain. `error` is what the
-    compiler said if it refused; then all numbers are 0.
+    `shapes` are those that run this very binary, and `passes` the passes: "fwd" without gradients,
+    "train" a forward that keeps something for its backward, "bwd". `stack_bytes` is per thread,
+    above 0 if registers spill. `shared_limit` is the most shared memory a block may have there, in
+    bytes. `matrix_instruction` is the PTX name, None if the arithmetic is plain. `error` is what
+    the compiler said if it refused; then all numbers are 0.
     """
 
     op: str
@@ -46,6 +49,7 @@ class Built:
     kernel: str
     dtype: str
     shapes: tuple[str, ...]
+    passes: tuple[str, ...]
     capability: int
     shared_limit: int
     num_warps: int = 0
@@ -58,7 +62,8 @@ class Built:
     @property
     def fault(self) -> str | None:
         """One sentence if it must not be shipped like this, else None."""
-        where = f"{self.op} {self.variant} {self.dtype} {self.shapes[0]} on sm_{self.capability}"
+        told = (self.op, self.variant, self.passes[0], self.dtype, self.shapes[0])
+        where = f"{' '.join(told)} on sm_{self.capability}"
         if self.error:
             return f"{where}: {self.kernel} does not compile: {self.error}"
         if self.stack_bytes:
@@ -81,6 +86,7 @@ class _Job:
     dtype: str
     specialization: Specialization
     shapes: list[str] = field(default_factory=list)
+    passes: list[str] = field(default_factory=list)
 
 
 def _hollow(value: Any) -> Any:
@@ -94,10 +100,27 @@ def _hollow(value: Any) -> Any:
     return make if value.is_floating_point() else make.zero_()
 
 
-def _inputs(op: Op, shape: Shape, dtype: torch.dtype) -> dict[str, Any]:
+def _inputs(op: Op, case: Case) -> dict[str, Any]:
     with FakeTensorMode():
-        fakes = op.inputs(shape, dtype, "cpu", seed=0)
+        fakes = op.make(case, "cpu", seed=0)
     return dict(tree_map(_hollow, fakes))
+
+
+def _launches(op: Op, variant: Variant, inputs: dict[str, Any]) -> Iterator[tuple[str, Launch]]:
+    """Every launch of a variant with its pass: of a call without gradients, and of a training step.
+
+    A forward that keeps something for its backward may be another binary.
+    """
+    with torch.no_grad(), recording() as launches:
+        variant.fn(**inputs)
+    yield from (("fwd", launch) for launch in launches)
+    if variant.has("train"):
+        with recording() as forward:
+            call = back(op, variant.fn, inputs, lambda outs: [torch.empty_like(o) for o in outs])
+        yield from (("train", launch) for launch in forward)
+        with recording() as backward:
+            call()
+        yield from (("bwd", launch) for launch in backward)
 
 
 def _variants(op: Op) -> tuple[list[Variant], list[str]]:
@@ -119,20 +142,23 @@ def _variants(op: Op) -> tuple[list[Variant], list[str]]:
 def _jobs(op: Op, capabilities: Sequence[int]) -> list[_Job]:
     """Everything to compile, each binary once."""
     found: dict[Any, _Job] = {}
-    for dtype in op.dtypes:
-        inputs = {shape: _inputs(op, shape, dtype) for shape in op.shapes}
+    names = [dtype_name(dtype) for dtype in op.dtypes]
+    for case in cases((*op.shapes, *op.beyond), *names, options=op.options):
+        inputs = _inputs(op, case)
         for variant, capability in itertools.product(_variants(op)[0], capabilities):
-            if dtype == torch.bfloat16 and capability < 80:
+            if (case.dtype == torch.bfloat16 and capability < 80) or not variant.fits(case):
                 continue
-            for shape in op.shapes:
-                with torch.no_grad(), assume_capability(capability), recording() as launches:
-                    variant.fn(**inputs[shape])
-                for launch in launches:
+            with assume_capability(capability):
+                for pass_, launch in _launches(op, variant, inputs):
                     wanted = launch.specialize(capability)
-                    new = _Job(op.name, variant.name, dtype_name(dtype), wanted)
-                    job = found.setdefault((variant.name, dtype, wanted.key), new)
-                    if shape_name(shape) not in job.shapes:
-                        job.shapes.append(shape_name(shape))
+                    new = _Job(op.name, variant.name, dtype_name(case.dtype), wanted)
+                    job = found.setdefault((variant.name, case.dtype, wanted.key), new)
+                    told = shape_name(case.shape)
+                    told += f" {options_name(case.options)}" if case.options else ""
+                    if told not in job.shapes:
+                        job.shapes.append(told)
+                    if pass_ not in job.passes:
+                        job.passes.append(pass_)
     return list(found.values())
 
 
@@ -153,6 +179,7 @@ def _build(job: _Job) -> Built:
         kernel=wanted.kernel,
         dtype=job.dtype,
         shapes=tuple(job.shapes),
+        passes=tuple(job.passes),
         capability=wanted.capability,
         shared_limit=LIMITS[wanted.capability].shared_bytes_per_block,
         **told,
@@ -169,16 +196,16 @@ def build(op: Op, capabilities: Sequence[int] = TARGETS) -> list[Built]:
         return list(pool.map(_build, _jobs(op, capabilities)))
 
 
-_HEAD = ("op", "variant", "kernel", "dtype", "shapes", "card", "warps", "registers", "stack B",
-         "shared B", "of", "matrix instruction")  # fmt: skip
+_HEAD = ("op", "variant", "kernel", "passes", "dtype", "shapes", "card", "warps", "registers",
+         "stack B", "shared B", "of", "matrix instruction")  # fmt: skip
 
 
 def table(rows: Iterable[Built]) -> str:
     """Return the kernels as aligned text, a line each; stack is per thread, shared per block."""
     lines = [_HEAD] + [
-        (b.op, b.variant, b.kernel, b.dtype, " ".join(b.shapes), f"sm_{b.capability}",
-         str(b.num_warps), str(b.registers), str(b.stack_bytes), str(b.shared_bytes),
-         str(b.shared_limit), b.matrix_instruction or "none")
+        (b.op, b.variant, b.kernel, " ".join(b.passes), b.dtype, " ".join(b.shapes),
+         f"sm_{b.capability}", str(b.num_warps), str(b.registers), str(b.stack_bytes),
+         str(b.shared_bytes), str(b.shared_limit), b.matrix_instruction or "none")
         for b in rows
     ]  # fmt: skip
     widths = [max(len(line[i]) for line in lines) for i in range(len(_HEAD))]

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ from kernels.lab.counting.fake_cuda import (
 )
 from kernels.lab.counting.ledger import Ledger, Step, TensorTraffic
 from kernels.passes import back
-from kernels.registry import Op, Shape, ops
+from kernels.registry import Case, Op, operator
 
 OURS = "fusing_kernels"
 # They allocate, or only say again what is there.
@@ -145,32 +146,54 @@ class _Counter(TorchDispatchMode):
 
 
 def _count_ours(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ledger:
-    """Count one of this package's operators by its launches, on random CPU tensors."""
-    operator = func._schema.name.split("::")[1]
-    lead = tensors_in((args, kwargs))[0]
-    n_rows = lead.numel() // lead.shape[-1] if lead.dim() else 1
-    independent = any(operator in op.operators and op.rows_independent for op in ops())
+    """Count one of this package's operators by its launches, on random CPU tensors.
 
-    def call(rows: int, make: Callable[[int], torch.Tensor]) -> Callable[[], Any]:
-        def real(value: Any) -> Any:
+    Along the dimensions that it names as independent a few parts are counted, and extended.
+    """
+    known = operator(func._schema.name.split("::")[1])
+    names = [argument.name for argument in func._schema.arguments]
+    given = dict(zip(names, args, strict=False)) | kwargs
+    dims = known.tensors if known else {}
+    letter = known.independent[:1] if known else ""
+    whole = [n for n, d in dims.items() if letter in d and isinstance(given.get(n), torch.Tensor)]
+
+    def call(parts: int | None, make: Callable[[Sequence[int]], torch.Tensor]) -> Any:
+        def real(name: str, value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
                 return value
-            if rows != n_rows and value.shape[:-1] == lead.shape[:-1]:
-                return make(rows * value.shape[-1]).to(value.dtype).view(rows, -1)
+            if parts is not None and letter in dims[name]:
+                return make(_shrunk(value, dims[name], letter, parts)).to(value.dtype)
             steps = zip(value.shape, value.stride(), strict=True)
             span = 1 + sum((size - 1) * stride for size, stride in steps if size)
-            return make(int(span)).to(value.dtype).as_strided(value.shape, value.stride())
+            return make((int(span),)).to(value.dtype).as_strided(value.shape, value.stride())
 
-        return functools.partial(func, *tree_map(real, args), **tree_map(real, kwargs))
+        return functools.partial(func, **{name: real(name, value) for name, value in given.items()})
 
     with torch.utils._python_dispatch._disable_current_modes():
-        if not independent or not lead.is_contiguous():
-            return traffic.count(call(n_rows, torch.randn))
+        if not letter or not all(given[name].is_contiguous() for name in whole):
+            return traffic.count(call(None, torch.randn))
         return by_rows(
-            lambda rows: traffic.count(call(rows, torch.randn)),
-            lambda rows: call(rows, torch.empty),
-            n_rows,
+            lambda parts: traffic.count(call(parts, torch.randn)),
+            lambda parts: call(parts, torch.empty),
+            _size(given[whole[0]], dims[whole[0]], letter),
         )
+
+
+def _place(tensor: torch.Tensor, dims: str, letter: str) -> slice:
+    """The dimensions of a tensor that a letter stands for: one, or for `*` all that lead."""
+    after = len(dims) - dims.index(letter) - 1
+    end = tensor.dim() - after
+    return slice(dims.index(letter), end) if letter == "*" else slice(end - 1, end)
+
+
+def _size(tensor: torch.Tensor, dims: str, letter: str) -> int:
+    return math.prod(tensor.shape[_place(tensor, dims, letter)])
+
+
+def _shrunk(tensor: torch.Tensor, dims: str, letter: str, parts: int) -> list[int]:
+    """The tensor's shape with so many parts along a letter's dimension; `*` becomes one."""
+    place = _place(tensor, dims, letter)
+    return [*tensor.shape[: place.start], parts, *tensor.shape[place.stop :]]
 
 
 def _empty_cuda(value: Any) -> Any:
@@ -184,10 +207,10 @@ def _fake(value: Any) -> Any:
     return value if made else _empty_cuda(value)
 
 
-def fake_inputs(op: Op, shape: Shape, dtype: torch.dtype) -> dict[str, Any]:
+def fake_inputs(op: Op, case: Case) -> dict[str, Any]:
     """An operation's inputs as fake tensors: of any size, since they hold nothing."""
     with FakeTensorMode():
-        return op.inputs(shape, dtype, "cpu", seed=0)
+        return op.make(case, "cpu", seed=0)
 
 
 def count(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Ledger:
@@ -213,11 +236,14 @@ def count(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Ledger:
     return Ledger(tuple(counter.steps), "aten")
 
 
-def count_backward(op: Op, fn: Callable[..., Any], inputs: Mapping[str, Any]) -> Ledger:
+def count_backward(
+    op: Op, fn: Callable[..., Any], inputs: Mapping[str, Any], pass_: str = "bwd"
+) -> Ledger:
     """Return the ledger of autograd's way back through `fn(**inputs)`, on fake CUDA tensors.
 
-    The operators of the forward are left out. A gradient of an output is named `dy`, or `dy1`,
-    `dy2` if there are several; what the forward saved is named after the operator that made it.
+    The operators of the forward are left out, but for the pass "train". A gradient of an output is
+    named `dy`, or `dy1`, `dy2` if there are several; what the forward saved is named after the
+    operator that made it.
     """
 
     def gradients_of(outputs: Any) -> list[torch.Tensor]:
@@ -232,7 +258,7 @@ def count_backward(op: Op, fn: Callable[..., Any], inputs: Mapping[str, Any]) ->
         _remember(names, fakes.items())
         with _Counter(names) as counter, SpelledMode(counter.spelled):
             counter.forgets = True
-            call = back(op, fn, fakes, gradients_of)
+            call = back(op, fn, fakes, gradients_of, again=pass_ == "train")
             counter.forgets = False
             call()
     return Ledger(tuple(counter.steps), "aten")

@@ -1,4 +1,4 @@
-"""The ledger of a registered operation's variant, at any shape, with no GPU."""
+"""The ledger of a registered operation's variant, in any case, with no GPU."""
 
 from __future__ import annotations
 
@@ -12,20 +12,34 @@ import kernels.ops  # noqa: F401  (registers the operations)
 from kernels import passes
 from kernels.lab.counting import aten, traffic
 from kernels.lab.counting.by_rows import by_rows
+from kernels.lab.counting.by_sizes import by_sizes
 from kernels.lab.counting.ledger import Ledger
 from kernels.launch import recording
-from kernels.registry import Op, Shape, get
+from kernels.registry import Case, Op, Options, Shape, get
 
 
-def count_op(op: Op, variant: str, shape: Shape, dtype: torch.dtype, pass_: str = "fwd") -> Ledger:
-    """The ledger of one variant of an operation at one shape.
+def count_op(
+    op: Op,
+    variant: str,
+    shape: Shape,
+    dtype: torch.dtype,
+    pass_: str = "fwd",
+    options: Options = (),
+) -> Ledger:
+    """The ledger of one variant of an operation at one shape; see `count_case`."""
+    return count_case(op, variant, Case(shape, dtype, options), pass_)
 
-    A variant of kernels in Triton or CUDA C++, of an operation whose rows are independent, is run
-    at a few rows and extended linearly (`method` "linear"); where the numbers don't lie on a line,
-    and for other operations, every program is run ("full"). Variants made of PyTorch operators run
-    on fake CUDA tensors ("aten"). Of a backward only the way back is counted. ValueError for a
-    variant that is opaque, a compiled graph or a vendor's library, for one that can't run here,
-    and for a pass that it lacks.
+
+def count_case(op: Op, variant: str, case: Case, pass_: str = "fwd") -> Ledger:
+    """The ledger of one variant of an operation in one case.
+
+    Launches of kernels in Triton or CUDA C++ are run at a few sizes and extended along the
+    dimensions that the operation names: `method` is "linear" where these are rows alone, and
+    "polynomial" where there are several, or one that counts grow with the square of. Where the
+    numbers don't lie on the curve, and along other dimensions, every program is run ("full").
+    Variants made of PyTorch operators run on fake CUDA tensors ("aten"). Of a backward only the way
+    back is counted. ValueError for a variant that is opaque, a compiled graph or a vendor's
+    library, for one that can't run here or takes no such case, and for a pass that it lacks.
     """
     chosen = op.variant(variant)
     if chosen.counted == "":
@@ -36,36 +50,58 @@ def count_op(op: Op, variant: str, shape: Shape, dtype: torch.dtype, pass_: str 
     why = chosen.unavailable(torch.device("cpu"))
     if why is not None and chosen.counted != "aten":
         raise ValueError(f"variant {variant!r} of {op.name!r} can't be counted here: {why}")
-    if pass_ not in chosen.passes or pass_ not in passes.TIMED:
+    if not chosen.has(pass_):
         raise ValueError(f"variant {variant!r} of {op.name!r} has no pass {pass_!r}")
-    return _count_op(op.name, variant, shape, dtype, pass_)
+    if not chosen.fits(case):
+        raise ValueError(f"variant {variant!r} of {op.name!r} does not take {case.name}")
+    return _count(op.name, variant, case, pass_)
 
 
 @functools.cache
-def _count_op(name: str, variant: str, shape: Shape, dtype: torch.dtype, pass_: str) -> Ledger:
+def _count(name: str, variant: str, case: Case, pass_: str) -> Ledger:
     op = get(name)
-    fn = op.variant(variant).fn
-    if op.variant(variant).counted == "aten":
-        inputs = aten.fake_inputs(op, shape, dtype)
-        return aten.count(fn, **inputs) if pass_ == "fwd" else aten.count_backward(op, fn, inputs)
+    chosen = op.variant(variant)
+    if chosen.counted == "aten":
+        fakes = aten.fake_inputs(op, case)
+        if pass_ == "fwd":
+            return aten.count(chosen.fn, **fakes)
+        return aten.count_backward(op, chosen.fn, fakes, pass_)
 
-    def at(rows: int) -> Ledger:
-        inputs = op.inputs((rows, *shape[1:]), dtype, "cpu", seed=0)
-        return traffic.count(passes.bind(op, op.variant(variant), inputs, pass_))
+    def sized(sizes: dict[str, int]) -> Case:
+        return Case(op.resized(case.shape, **sizes), case.dtype, case.options)
 
-    def call_at(rows: int) -> Callable[[], object]:
-        fakes = aten.fake_inputs(op, (rows, *shape[1:]), dtype)
+    def at(sizes: dict[str, int]) -> Ledger:
+        inputs = op.make(sized(sizes), "cpu", seed=0)
+        return traffic.count(passes.bind(op, chosen, inputs, pass_))
+
+    def call_at(sizes: dict[str, int]) -> Callable[[], object]:
+        fakes = aten.fake_inputs(op, sized(sizes))
         inputs = {name: _untouched(value) for name, value in fakes.items()}
         if pass_ == "fwd":
-            return functools.partial(fn, **inputs)
+            return functools.partial(chosen.fn, **inputs)
         with recording():  # the forward's launches, which don't run either
-            return passes.back(op, fn, inputs, lambda outs: [torch.empty_like(o) for o in outs])
+            empty = _empty_like_each
+            return passes.back(op, chosen.fn, inputs, empty, again=pass_ == "train")
 
-    return by_rows(at, call_at, shape[0]) if op.rows_independent else at(shape[0])
+    whole = {letter: case.shape[op.dims.index(letter)] for letter in op.growth}
+    if len(whole) == 1 and 1 in op.growth.values():
+        (letter,) = whole
+        return by_rows(
+            lambda rows: at({letter: rows}), lambda rows: call_at({letter: rows}), whole[letter]
+        )
+    return by_sizes(at, call_at, whole, op.growth) if whole else at({})
+
+
+def _empty_like_each(outputs: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
+    return [torch.empty_like(output) for output in outputs]
 
 
 def _untouched(value: Any) -> Any:
-    """Memory of a tensor's size that nothing has written: the system gives no pages for it."""
+    """Memory of a tensor's size that nothing has written: the system gives no pages for it.
+
+    Whole numbers are zeros, since a function may index with them.
+    """
     if not isinstance(value, torch.Tensor):
         return value
-    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
+    made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
+    return made if value.is_floating_point() else made.zero_()

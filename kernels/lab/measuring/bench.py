@@ -42,6 +42,7 @@ class Options:
     variants: str = "all"
     shapes: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
     pass_: str = "all"
     out: Path | None = None
     run_id: str | None = None
@@ -52,7 +53,8 @@ class Options:
     @property
     def partial(self) -> bool:
         """Whether only a part of the suite was asked for."""
-        return self.variants != "all" or self.pass_ != "all" or bool(self.shapes or self.dtypes)
+        chosen = self.shapes or self.dtypes or self.options
+        return self.variants != "all" or self.pass_ != "all" or bool(chosen)
 
     def directory(self, whole: bool = True) -> Path:
         """Return the folder that holds `<gpu>/<suite>.csv`; `whole` if the run reached its end."""
@@ -111,7 +113,10 @@ def run(options: Options) -> int:
     """
     if not (options.seconds > 0 and math.isfinite(options.seconds)):
         raise RefusalError(f"--seconds {options.seconds} does not fit; it takes a number above 0")
-    cells = select(options.suite, options.variants, options.shapes, options.dtypes, options.pass_)
+    cells = select(
+        *(options.suite, options.variants, options.shapes, options.dtypes, options.pass_),
+        options=options.options,
+    )
     if not re.fullmatch(r"[\w.-]+", options.run_id or "-"):
         raise RefusalError(
             f"--run-id {options.run_id!r} does not fit; it takes letters, digits, . _ -"

@@ -12,7 +12,7 @@ import torch
 
 from kernels.lab.measuring.copying import copy_by_driver, copy_by_kernel
 from kernels.lab.measuring.memory_probes import probes
-from kernels.registry import DTYPES, Cost, Op, Shape, Tolerance, Variant
+from kernels.registry import DTYPES, Case, Cost, Op, Pass, Shape, Tolerance, Variant, named
 
 COPY_COLS = 4096
 MIB = 1 << 20
@@ -42,8 +42,8 @@ def _two(
     }
 
 
-def _copy_cost(shape: Shape, dtype: torch.dtype, _pass: str) -> Cost:
-    size = shape[0] * shape[1] * dtype.itemsize
+def _copy_cost(case: Case) -> Cost:
+    size = case.shape[0] * case.shape[1] * case.dtype.itemsize
     return Cost(0, size, size)
 
 
@@ -51,8 +51,8 @@ def _add_one(x: torch.Tensor) -> torch.Tensor:
     return x + 1.0
 
 
-def _launch_cost(_shape: Shape, dtype: torch.dtype, _pass: str) -> Cost:
-    return Cost(1, dtype.itemsize, dtype.itemsize)
+def _launch_cost(case: Case) -> Cost:
+    return Cost(1, case.dtype.itemsize, case.dtype.itemsize)
 
 
 def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -68,9 +68,10 @@ def _product_tf32(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         torch.set_float32_matmul_precision(before)
 
 
-def _product_cost(shape: Shape, dtype: torch.dtype, _pass: str) -> Cost:
-    m, k, n = shape
-    return Cost(2 * m * k * n, (m * k + k * n) * dtype.itemsize, m * n * dtype.itemsize)
+def _product_cost(case: Case) -> Cost:
+    m, k, n = case.shape
+    size = case.dtype.itemsize
+    return Cost(2 * m * k * n, (m * k + k * n) * size, m * n * size)
 
 
 def _needs_tensor_cores(device: torch.device) -> str | None:
@@ -79,9 +80,9 @@ def _needs_tensor_cores(device: torch.device) -> str | None:
     return None
 
 
-def _tolerance(dtype: torch.dtype, _shape: Shape) -> Tolerance:
+def _tolerance(case: Case, _name: str) -> Tolerance:
     # tf32 keeps 10 bits of an fp32 operand: 3e-4 was measured.
-    bound = {torch.float32: 1e-3, torch.float16: 2e-3, torch.bfloat16: 1e-2}[dtype]
+    bound = {torch.float32: 1e-3, torch.float16: 2e-3, torch.bfloat16: 1e-2}[case.dtype]
     return Tolerance(bound, 10 * bound)
 
 
@@ -93,16 +94,15 @@ def ceiling_ops() -> list[Op]:
         suite="ceilings",
         inputs=_one,
         reference=lambda x: x.double(),
-        variants={
-            "torch": Variant("torch", copy_by_driver),
-            "kernel": Variant("kernel", copy_by_kernel),
-        },
-        cost=_copy_cost,
-        tolerance=_tolerance,
+        dims="RN",
+        tensors={"x": "RN"},
+        outputs={"y": "RN"},
+        independent="R",
+        variants=named(Variant("torch", copy_by_driver), Variant("kernel", copy_by_kernel)),
+        forward=Pass(_copy_cost, _tolerance),
         # The bytes of one side; a copy reads and writes that many each.
         shapes=tuple((size // (4 * COPY_COLS), COPY_COLS) for size in COPY_BYTES),
         dtypes=(fp32,),  # a copy is the same in any dtype, and every card has this one
-        rows_independent=True,
     )
 
     def product(name: str, variant: Variant, dtypes: tuple[torch.dtype, ...]) -> Op:
@@ -111,9 +111,11 @@ def ceiling_ops() -> list[Op]:
             suite="ceilings",
             inputs=_two,
             reference=lambda a, b: a.double() @ b.double(),
-            variants={variant.name: variant},
-            cost=_product_cost,
-            tolerance=_tolerance,
+            dims="MKN",
+            tensors={"a": "MK", "b": "KN"},
+            outputs={"product": "MN"},
+            variants=named(variant),
+            forward=Pass(_product_cost, _tolerance),
             shapes=((MATMUL_SIZE,) * 3,),
             dtypes=dtypes,
         )
@@ -123,9 +125,11 @@ def ceiling_ops() -> list[Op]:
         suite="ceilings",
         inputs=_one,
         reference=lambda x: x.double() + 1.0,
-        variants={"torch": Variant("torch", _add_one)},
-        cost=_launch_cost,
-        tolerance=_tolerance,
+        dims="N",
+        tensors={"x": "N"},
+        outputs={"y": "N"},
+        variants=named(Variant("torch", _add_one)),
+        forward=Pass(_launch_cost, _tolerance),
         shapes=((1,),),
         dtypes=(fp32,),
     )

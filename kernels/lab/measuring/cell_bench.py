@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from kernels import passes, registry
+from kernels import passes
 from kernels.lab.measuring import correctness, paired_ratios, timing
 from kernels.lab.measuring.copying import COPIES, COPY
 from kernels.lab.profiling import profile
@@ -43,13 +43,12 @@ def unsupported(dtype: torch.dtype) -> str | None:
 
 def input_sets(cell: Cell, device: torch.device, seed: int, count: int) -> list[dict[str, Any]]:
     """Return `count` sets of fresh random inputs of the cell."""
-    make = cell.op.inputs
-    return [dict(make(cell.shape, cell.dtype, device, seed + 97 * i)) for i in range(count)]
+    return [cell.op.make(cell.case, device, seed + 97 * i) for i in range(count)]
 
 
 def copy_sets(cell: Cell, device: torch.device, seed: int, count: int) -> list[dict[str, Any]]:
     """Return buffers of half the cell's ideal bytes: a copy reads and writes that many each."""
-    size = (max(1, cell.op.cost(cell.shape, cell.dtype, cell.pass_).bytes_ideal // 2),)
+    size = (max(1, cell.cost.bytes_ideal // 2),)
     generator = torch.Generator(device=device).manual_seed(seed)
 
     def random_bytes() -> torch.Tensor:
@@ -77,12 +76,8 @@ def bind(
 
 def in_cell(row: Row, cell: Cell) -> bool:
     """Whether a row belongs to a cell."""
-    return (row.op, row.shape, row.dtype, row.pass_) == (
-        cell.op.name,
-        registry.shape_name(cell.shape),
-        registry.dtype_name(cell.dtype),
-        cell.pass_,
-    ) and (row.variant == COPY or row.variant in {variant.name for variant in cell.variants})
+    names = {COPY, *(variant.name for variant in cell.variants)}
+    return row.cell == cell.key and row.variant in names
 
 
 def this_device() -> torch.device:
@@ -129,8 +124,8 @@ class Bench:
 
     def usable(self, cell: Cell) -> list[Variant]:
         """Return the cell's variants that run here, the copies first; say which don't, and why."""
-        reason = unsupported(cell.dtype)
-        need = 3 * cell.op.cost(cell.shape, cell.dtype, cell.pass_).bytes_ideal
+        reason = unsupported(cell.case.dtype)
+        need = 3 * cell.cost.bytes_ideal
         if reason is None and need > self.memory:
             reason = f"it needs about {need >> 20} MiB of memory"
         if reason:
@@ -156,27 +151,29 @@ class Bench:
             names = passes.differentiated(cell.op, inputs)
             sizes = [inputs[name].nbytes for name in names]
         else:
-            sizes = [cell.op.cost(cell.shape, cell.dtype, cell.pass_).write_bytes]
+            sizes = [cell.cost.write_bytes]
         out = correctness.poisoned(call, sizes, self.device)
         torch.cuda.synchronize()
         if variant in COPIES:
             return None
         if isinstance(call, passes.Backward):
             above = passes.upstream(call.outputs, self.seed)  # anew: a variant may write into them
-            found = correctness.gradient_errors(cell.op, cell.shape, inputs, above, out)
-            judge = cell.op.gradient_tolerance
-            assert judge is not None  # `register` asks for it
+            found = correctness.gradient_errors(cell.op, cell.case.shape, inputs, above, out)
+            judge = cell.op.pass_("bwd").tolerance
             judged = {
-                f" gradient of {name}": (error, judge(name, cell.dtype, cell.shape))
+                f" gradient of {name}": (error, judge(cell.case, name))
                 for name, error in found.items()
             }
         else:
-            error = correctness.relative_error(cell.op, cell.shape, inputs, out, variant.own_random)
-            judged = {"": (error, cell.op.tolerance(cell.dtype, cell.shape))}
+            error = correctness.relative_error(
+                cell.op, cell.case.shape, inputs, out, variant.own_random
+            )
+            bound = cell.op.forward.tolerance(cell.case, next(iter(cell.op.outputs)))
+            judged = {"": (error, bound)}
         for what, (error, tolerance) in judged.items():
             if error > tolerance.relative_norm:
-                bound = f"{error:.2e} > {tolerance.relative_norm:.2e}"
-                self.problem(f"WRONG RESULT  {cell.name} {variant.name}{what}: {bound}")
+                off = f"{error:.2e} > {tolerance.relative_norm:.2e}"
+                self.problem(f"WRONG RESULT  {cell.name} {variant.name}{what}: {off}")
         return max(error for error, _ in judged.values())
 
     def estimate_us(self, call: Callable[[], Any]) -> float:
@@ -221,7 +218,7 @@ class Bench:
         if not working:
             return []
 
-        cost = cell.op.cost(cell.shape, cell.dtype, cell.pass_)
+        cost = cell.cost
         of_a_call = cost.bytes_ideal + sum(held[variant.name] for variant in working)
         calls = timing.calls_in_window(min(estimates.values()), of_a_call, self.memory)
         self.calls_in_graph[cell.name] = calls
@@ -263,12 +260,9 @@ class Bench:
             self.speed_ups[cell.name] = paired_ratios.speed_ups(samples["graph"])
         return [
             Row(
-                op=cell.op.name,
-                variant=name,
-                pass_=cell.pass_,
-                shape=registry.shape_name(cell.shape),
-                dtype=registry.dtype_name(cell.dtype),
+                *(cell.key[0], name, *cell.key[1:4]),
                 timing=how,
+                options=cell.key[4],
                 **timing.summary(times),  # type: ignore[arg-type]
                 bytes_ideal=cost.bytes_ideal,
                 flops=0 if name == COPY else cost.flops,

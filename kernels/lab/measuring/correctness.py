@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from operator import itemgetter
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,21 +19,38 @@ class NotFiniteError(ValueError):
     """An output holds NaN or infinity, or an element that was never written."""
 
 
-def _row_chunks(op: Op, shape: Shape) -> Iterator[slice]:
-    rows = shape[0]
-    step = rows
-    if op.rows_independent:
-        step = max(1, CHUNK_ELEMENTS // max(1, math.prod(shape[1:])))
-    for first in range(0, rows, step):
-        yield slice(first, min(first + step, rows))
+@dataclass(frozen=True)
+class _Part:
+    """What stands between `start` and `stop` along one dimension; all of it without a letter."""
+
+    letter: str
+    start: int
+    stop: int
+
+    def of(self, tensor: Any, dims: str) -> Any:
+        """Return the part of a tensor of dimensions `dims`; all of it if it lacks the one."""
+        if not self.letter or self.letter not in dims:
+            return tensor
+        return tensor.narrow(dims.index(self.letter), self.start, self.stop - self.start)
 
 
-def _rows_of(inputs: dict[str, Any], rows: slice, total: int) -> dict[str, Any]:
-    def part(value: Any) -> Any:
-        by_row = isinstance(value, torch.Tensor) and value.ndim > 1 and value.shape[0] == total
-        return value[rows] if by_row else value
+def _parts(op: Op, shape: Shape) -> Iterator[_Part]:
+    """Cut the first independent dimension so that a part of the reference fits; else one part."""
+    if not op.independent:
+        yield _Part("", 0, 0)
+        return
+    letter = op.independent[0]
+    size = shape[op.dims.index(letter)]
+    step = max(1, CHUNK_ELEMENTS * size // max(1, math.prod(shape)))
+    for start in range(0, size, step):
+        yield _Part(letter, start, min(start + step, size))
 
-    return {name: part(value) for name, value in inputs.items()}
+
+def _inputs_of(op: Op, part: _Part, inputs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of the reference for a part; where it draws numbers, the part's place too."""
+    place = {"first_row": part.start} if op.random else {}
+    dims = op.tensors
+    return {name: part.of(value, dims.get(name, "")) for name, value in inputs.items()} | place
 
 
 class _Kept:
@@ -86,48 +103,41 @@ class _Distance:
         return math.sqrt(self._distance / self._norm) if self._norm else math.sqrt(self._distance)
 
 
-def _parts(
-    op: Op, shape: Shape, inputs: dict[str, Any]
-) -> Iterator[tuple[Callable[[torch.Tensor], torch.Tensor], dict[str, Any]]]:
-    """For each chunk of rows: what takes an output's rows, and the arguments of the reference."""
-    for rows in _row_chunks(op, shape):
-        place = {"first_row": rows.start} if op.takes_first_row else {}
-        if rows == slice(0, shape[0]):
-            yield lambda whole: whole, inputs | place
-        else:
-            yield itemgetter(rows), _rows_of(inputs, rows, shape[0]) | place
-
-
 def relative_error(
     op: Op, shape: Shape, inputs: dict[str, Any], out: Any, own_random: bool = False
 ) -> float:
     """Return ‖out − ref‖ / ‖ref‖ against the float64 reference of `op`.
 
-    Of several outputs it is the largest. Where rows are independent the reference is computed a
-    few rows at a time, so that it fits. An output that draws its own random numbers (`own_random`)
-    is held against the nearer of the two outcomes of each element, and the share that is kept
-    against `p`. NotFiniteError if an output is not finite everywhere.
+    Of several outputs it is the largest. Along an independent dimension the reference is computed
+    part by part, so that it fits. An output that draws its own random numbers (`own_random`) is
+    held against the nearer of the two outcomes of each element, and the share that is kept against
+    the probability. NotFiniteError if an output is not finite everywhere.
     """
     outs = as_tuple(out)
+    if len(outs) != len(op.outputs):
+        raise ValueError(f"there are {len(outs)} outputs, the reference has {len(op.outputs)}")
     told = [
         _Distance("the output" if len(outs) == 1 else f"output {number}")
         for number in range(1, len(outs) + 1)
     ]
     drawn = _Kept()
-    for take, given in _parts(op, shape, inputs):
-        parts = [take(one) for one in outs]
-        if own_random and op.outcomes is not None and parts[0].shape == given["x"].shape:
-            given = {name: value for name, value in given.items() if name != "first_row"}
-            references: tuple[torch.Tensor, ...] = (drawn.nearest(parts[0], *op.outcomes(**given)),)
+    for part in _parts(op, shape):
+        got = [part.of(one, dims) for one, dims in zip(outs, op.outputs.values(), strict=True)]
+        given = _inputs_of(op, part, inputs)
+        references: tuple[torch.Tensor, ...]
+        if own_random and op.random is not None:
+            given.pop("first_row")
+            kept, dropped = op.random.outcomes(**given)
+            references = (
+                drawn.nearest(got[0], kept, dropped) if got[0].shape == kept.shape else kept,
+            )
         else:
             references = as_tuple(op.reference(**given))
-        if len(references) != len(parts):
-            raise ValueError(f"there are {len(parts)} outputs, the reference has {len(references)}")
-        for distance, part, reference in zip(told, parts, references, strict=True):
-            distance.add(part, reference)
+        for distance, one, reference in zip(told, got, references, strict=True):
+            distance.add(one, reference)
     error = max(distance.relative() for distance in told)
-    if own_random:
-        drawn.check(inputs["p"])
+    if own_random and op.random is not None:
+        drawn.check(inputs[op.random.probability])
     return error
 
 
@@ -140,23 +150,27 @@ def gradient_errors(
 ) -> dict[str, float]:
     """Return the relative error of each gradient, against autograd through the reference.
 
-    `upstream` are the gradients of the outputs, `gradients` those of `op.differentiates`. A
-    gradient that has rows, like x's, is compared a few rows at a time; one that every row adds to,
-    like a weight's, is added up over them in float64. NotFiniteError if one is not finite.
+    `upstream` are the gradients of the outputs, `gradients` those of the inputs that get one. A
+    gradient along an independent dimension, like x's along its rows, is compared part by part; one
+    that every part adds to, like a weight's, is added up over them in float64. NotFiniteError if
+    one is not finite.
     """
     names = differentiated(op, inputs)
     got = dict(zip(names, gradients, strict=True))
     told = {name: _Distance(f"the gradient of {name!r}") for name in names}
     sums: dict[str, torch.Tensor] = {}
-    for take, given in _parts(op, shape, inputs):
-        wide = {name: _widened(value) for name, value in given.items()}
-        above = [take(one).double() for one in upstream]
+    for part in _parts(op, shape):
+        wide = {name: _widened(value) for name, value in _inputs_of(op, part, inputs).items()}
+        above = [
+            part.of(one, dims).double()
+            for one, dims in zip(upstream, op.outputs.values(), strict=True)
+        ]
         call = back(op, op.reference, wide, lambda _, above=above: above)  # type: ignore[misc]
         for name, reference in zip(names, call(), strict=True):
-            if wide[name].shape == inputs[name].shape:
-                sums[name] = sums[name] + reference if name in sums else reference
+            if part.letter and part.letter in op.tensors[name]:
+                told[name].add(part.of(got[name], op.tensors[name]), reference)
             else:
-                told[name].add(take(got[name]), reference)
+                sums[name] = sums[name] + reference if name in sums else reference
     for name, total in sums.items():
         told[name].add(got[name], total)
     return {name: distance.relative() for name, distance in told.items()}

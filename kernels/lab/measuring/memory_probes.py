@@ -18,7 +18,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.registry import Cost, Op, Shape, Tolerance, Variant
+from kernels.registry import Case, Cost, Op, Pass, Shape, Tolerance, Variant, named
 
 LINE_WORDS = 32  # a line of 128 bytes, in words of 4
 LARGEST_LAP = 160 * 1024  # lines; beyond it a call makes part of a lap
@@ -79,8 +79,8 @@ def _chase(table: torch.Tensor, start: int, hops: int, end: torch.Tensor) -> tor
     return reached
 
 
-def _chase_cost(shape: Shape, _dtype: torch.dtype, _pass: str) -> Cost:
-    return Cost(0, 4 * hops_of(shape[0]), 4)
+def _chase_cost(case: Case) -> Cost:
+    return Cost(0, 4 * hops_of(case.shape[0]), 4)
 
 
 def _words(
@@ -101,12 +101,12 @@ def _copy(x: torch.Tensor, programs: int) -> torch.Tensor:
     return y
 
 
-def _copy_cost(shape: Shape, _dtype: torch.dtype, _pass: str) -> Cost:
-    size = shape[0] * shape[1] * BLOCKS_EACH * 4
+def _copy_cost(case: Case) -> Cost:
+    size = case.shape[0] * case.shape[1] * BLOCKS_EACH * 4
     return Cost(0, size, size)
 
 
-def _exact(_dtype: torch.dtype, _shape: Shape) -> Tolerance:
+def _exact(_case: Case, _name: str) -> Tolerance:
     return Tolerance(0.0, 0.0)
 
 
@@ -119,9 +119,11 @@ def probes() -> list[Op]:
             suite="ceilings",
             inputs=_cycle,
             reference=lambda table, start, hops, end: end.double(),
-            variants={"kernel": Variant("kernel", _chase)},
-            cost=_chase_cost,
-            tolerance=_exact,
+            dims="LW",  # lines of 32 words
+            tensors={},
+            outputs={"reached": "1"},
+            variants=named(Variant("kernel", _chase)),
+            forward=Pass(_chase_cost, _exact),
             shapes=tuple((size // (4 * LINE_WORDS), LINE_WORDS) for size in WORKING_SETS),
             dtypes=fp32,
         ),
@@ -130,9 +132,11 @@ def probes() -> list[Op]:
             suite="ceilings",
             inputs=_words,
             reference=lambda x, programs: x.double(),
-            variants={"kernel": Variant("kernel", _copy)},
-            cost=_copy_cost,
-            tolerance=_exact,
+            dims="PW",  # programs, each of blocks of so many words
+            tensors={},
+            outputs={"y": "X"},
+            variants=named(Variant("kernel", _copy)),
+            forward=Pass(_copy_cost, _exact),
             shapes=tuple((programs, BLOCK_WORDS) for programs in PROGRAMS),
             dtypes=fp32,
         ),

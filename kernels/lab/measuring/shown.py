@@ -11,7 +11,7 @@ import torch
 import kernels.ops  # noqa: F401  (registers the operations)
 from kernels.lab.records.data import Recording, Row, recordings
 from kernels.paths import DATA_DIR
-from kernels.registry import Shape, dtype_name, get, shape_name
+from kernels.registry import Case, Options, Shape, dtype_name, get, options_name, shape_name
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,9 @@ def recorded(
     gpu: str | None = None,
     data_dir: Path = DATA_DIR,
     pass_: str = "fwd",
+    options: Options = (),
 ) -> list[Measured]:
-    """Return what recorded cards measured of an operation at a shape and dtype, in one pass.
+    """Return what recorded cards measured of an operation in one case, in one pass.
 
     `gpu` is a card's short name such as `h100-sxm`, as the folders of the data have it; all cards
     if None.
@@ -70,7 +71,11 @@ def recorded(
         if gpu not in (None, recording.gpu):
             continue
         rows = recording.select(
-            op=op_name, shape=shape_name(shape), dtype=dtype_name(dtype), pass_=pass_
+            op=op_name,
+            shape=shape_name(shape),
+            dtype=dtype_name(dtype),
+            options=options_name(options),
+            pass_=pass_,
         )
         if rows:
             found.append(_of(recording, rows))
@@ -96,17 +101,18 @@ def measured(
     seconds: float = 0.2,
     data_dir: Path = DATA_DIR,
     pass_: str = "fwd",
+    options: Options = (),
 ) -> list[Measured]:
     """Return the measurements to show: this machine's GPU first if there is one, then recordings.
 
-    `pass_` is `fwd` or `bwd`. A GPU without the dtype measures nothing. LookupError with one
-    sentence if nothing is there to show.
+    `pass_` is `fwd`, `bwd` or `train`; `options` are as `(("causal", True),)`. A GPU without the
+    dtype measures nothing. LookupError with one sentence if nothing is there to show.
     """
-    found = recorded(op_name, shape, dtype, data_dir=data_dir, pass_=pass_)
+    found = recorded(op_name, shape, dtype, data_dir=data_dir, pass_=pass_, options=options)
     if torch.cuda.is_available():
-        found = [*_live(op_name, shape, dtype, seconds, pass_), *found]
+        found = [*_live(op_name, shape, dtype, seconds, pass_, options), *found]
     if not found:
-        told = f"{op_name} {shape_name(shape)} {dtype_name(dtype)} {pass_}"
+        told = f"{op_name} {Case(shape, dtype, options).name} {pass_}"
         raise LookupError(
             f"{told} was recorded on no card, and this machine has no GPU that measures it"
         )
@@ -114,7 +120,7 @@ def measured(
 
 
 def _live(
-    op_name: str, shape: Shape, dtype: torch.dtype, seconds: float, pass_: str
+    op_name: str, shape: Shape, dtype: torch.dtype, seconds: float, pass_: str, options: Options
 ) -> list[Measured]:
     from kernels.lab.cards import devices
     from kernels.lab.measuring import cell_bench
@@ -123,10 +129,11 @@ def _live(
     if cell_bench.unsupported(dtype) is not None:
         return []
     op = get(op_name)
-    chosen = tuple(v for v in op.variants.values() if pass_ in v.passes and v.belongs(shape, dtype))
+    case = Case(shape, dtype, options)
+    chosen = tuple(v for v in op.variants.values() if v.has(pass_) and v.belongs(case))
     if not chosen:
         return []
-    cell = Cell(op, shape, dtype, pass_, chosen)
+    cell = Cell(op, case, pass_, chosen)
     with torch.no_grad():
         bench = cell_bench.Bench(seconds)
         bench.rows = bench.measure(cell)
@@ -174,9 +181,9 @@ def _live_ceilings(dtype: str) -> list[Row]:
     products = [
         cell
         for cell in select("ceilings", "torch")
-        if cell.op.name == "matmul" and dtype_name(cell.dtype) == dtype
+        if cell.op.name == "matmul" and dtype_name(cell.case.dtype) == dtype
     ]
-    if any(cell_bench.unsupported(cell.dtype) for cell in products):
+    if any(cell_bench.unsupported(cell.case.dtype) for cell in products):
         return []
     # The second-largest copy fits a small card and is far larger than any L2.
     return [row for cell in (copies[-2], *products) for row in bench.measure(cell)]

@@ -10,7 +10,7 @@ the operation's table by hand, with the measurement beside it.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from kernels import registry
 from kernels.lab.measuring import cell_bench, timing
 from kernels.lab.measuring.copying import COPIES
 from kernels.lab.selection import NO_GPU, Cell, RefusalError, load_ops, select
-from kernels.registry import Op, Shape, Variant
+from kernels.registry import Candidates, Op, Variant
 
 
 def run(
@@ -44,18 +44,16 @@ def run(
     if not torch.cuda.is_available():
         raise RefusalError(NO_GPU)
     for cell in cells:
-        if cell_bench.unsupported(cell.dtype) is None:
+        if cell_bench.unsupported(cell.case.dtype) is None:
             cell_bench.say(f"{cell.name}: {_line(_times(cell, seconds))}")
             gc.collect()
             torch.cuda.empty_cache()
     return 0
 
 
-def candidates_of(
-    op: Op, pass_: str
-) -> Callable[[Shape, torch.dtype], Mapping[str, Callable[..., Any]]] | None:
+def candidates_of(op: Op, pass_: str) -> Candidates | None:
     """The configurations of a pass, as functions of the inputs by name; None if it has but one."""
-    return op.backward_candidates if pass_ == "bwd" else op.candidates
+    return op.pass_(pass_).candidates if pass_ in op.passes else None
 
 
 @torch.no_grad()
@@ -65,9 +63,9 @@ def _times(cell: Cell, seconds: float) -> dict[str, float]:
     bench = cell_bench.Bench(seconds)
     candidates = candidates_of(cell.op, cell.pass_)
     assert candidates is not None
-    tried = candidates(cell.shape, cell.dtype)
+    tried = candidates(cell.case)
     variants = [*COPIES, *(Variant(name, fn, (cell.pass_,)) for name, fn in tried.items())]
-    cost = cell.op.cost(cell.shape, cell.dtype, cell.pass_)
+    cost = cell.cost
     calls = timing.calls_in_window(cost.bytes_ideal / 3e6, cost.bytes_ideal, bench.memory)
     inputs = cell_bench.input_sets(cell, device, bench.seed, calls)
     copied = cell_bench.copy_sets(cell, device, bench.seed, calls)

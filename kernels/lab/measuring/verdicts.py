@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from kernels import registry
 from kernels.lab.measuring.copying import COPY
 from kernels.lab.records.data import Row
 from kernels.lab.selection import Cell
@@ -17,12 +16,15 @@ ABOVE_COPY = 1.05
 REJECT_L2 = 4
 
 
-def row_group(row: Row) -> tuple[str, str, str, str, str]:
-    """Return what a row shares with the others that it is compared with."""
-    return (row.op, row.pass_, row.shape, row.dtype, row.timing)
+Group = tuple[tuple[str, ...], str]
 
 
-def copy_times(rows: Iterable[Row]) -> dict[tuple[str, str, str, str, str], float]:
+def row_group(row: Row) -> Group:
+    """Return what a row shares with the others that it is compared with: cell and timing."""
+    return row.cell, row.timing
+
+
+def copy_times(rows: Iterable[Row]) -> dict[Group, float]:
     """Return the copy's median time in µs of each group."""
     return {
         row_group(row): row.time_us_p50
@@ -33,7 +35,8 @@ def copy_times(rows: Iterable[Row]) -> dict[tuple[str, str, str, str, str], floa
 
 def name(row: Row) -> str:
     """Return a row as a reader names it."""
-    return f"{row.op} {row.variant} {row.shape} {row.dtype} {row.pass_} {row.timing}"
+    told = (row.op, row.variant, row.shape, row.dtype, row.options, row.pass_, row.timing)
+    return " ".join(part for part in told if part)
 
 
 def judge(rows: Sequence[Row], l2_bytes: int) -> tuple[list[Row], list[str], list[str]]:
@@ -83,9 +86,7 @@ def table(rows: Sequence[Row]) -> str:
     GB/s counts the ideal bytes, whatever a variant moves; `host` is the time of a call from Python.
     """
     copies = copy_times(rows)
-    host = {
-        (*row_group(row)[:4], row.variant): row.time_us_p50 for row in rows if row.timing == "host"
-    }
+    host = {(row.cell, row.variant): row.time_us_p50 for row in rows if row.timing == "host"}
     head = f"{'op':<10} {'shape':<16} {'dtype':<5} {'pass':<4} {'variant':<20} "
     head += f"{'µs':>9} {'host µs':>9} "
     lines = [head + f"{'GB/s':>7} {'TFLOP/s':>8} {'of copy':>8} {'launches':>8} {'error':>8}"]
@@ -94,9 +95,10 @@ def table(rows: Sequence[Row]) -> str:
             continue
         time_us = row.time_us_p50
         copy_us = copies.get(row_group(row))
-        host_us = host.get((*row_group(row)[:4], row.variant))
+        host_us = host.get((row.cell, row.variant))
         cells = [
-            f"{row.op:<10} {row.shape:<16} {row.dtype:<5} {row.pass_:<4} {row.variant:<20} "
+            f"{row.op:<10} {f'{row.shape} {row.options}':<16} {row.dtype:<5} {row.pass_:<4} "
+            f"{row.variant:<20} "
             f"{time_us:>9.2f}",
             f"{host_us:>9.2f}" if host_us is not None else f"{'':>9}",
             f"{(row.bytes_ideal or 0) / time_us / 1e3:>7.0f}",
@@ -122,17 +124,14 @@ def fill_bytes(
     except ImportError as error:
         problem(f"no bytes are counted: {error}")
         return list(rows)
-    counted: dict[tuple[str, str, str, str, str], dict[str, object]] = {}
+    counted: dict[tuple[tuple[str, ...], str], dict[str, object]] = {}
     for cell in cells:
-        shape, dtype = registry.shape_name(cell.shape), registry.dtype_name(cell.dtype)
         for variant in cell.variants:
-            key = (cell.op.name, variant.name, cell.pass_, shape, dtype)
-            if not variant.counted or not any(row.key[:5] == key for row in rows):
+            key = cell.key, variant.name
+            if not variant.counted or not any((row.cell, row.variant) == key for row in rows):
                 continue
             try:
-                ledger = op_ledger.count_op(
-                    cell.op, variant.name, cell.shape, cell.dtype, cell.pass_
-                )
+                ledger = op_ledger.count_case(cell.op, variant.name, cell.case, cell.pass_)
             except Exception as error:
                 problem(f"bytes of {cell.name} {variant.name}: {type(error).__name__}: {error}")
                 continue
@@ -143,4 +142,7 @@ def fill_bytes(
                 "bytes_sectors": ledger.bytes_sectors,
                 "count_method": ledger.method,
             }
-    return [replace(row, **counted.get(row.key[:5], {})) for row in rows]  # type: ignore[arg-type]
+    return [
+        replace(row, **counted.get((row.cell, row.variant), {}))  # type: ignore[arg-type]
+        for row in rows
+    ]

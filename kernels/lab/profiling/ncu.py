@@ -69,7 +69,7 @@ class ProfiledKernel:
 
 @dataclass(frozen=True)
 class CellProfile:
-    """The kernels of one call of a variant at one shape and dtype."""
+    """The kernels of one call of a variant in one case."""
 
     op: str
     variant: str
@@ -78,11 +78,12 @@ class CellProfile:
     dtype: str
     mode: str
     kernels: list[ProfiledKernel] = field(default_factory=list)
+    options: str = ""
 
     @property
-    def key(self) -> tuple[str, str, str, str, str]:
-        """The first five columns of the cell's row."""
-        return (self.op, self.variant, self.pass_, self.shape, self.dtype)
+    def key(self) -> tuple[tuple[str, ...], str]:
+        """The cell and the variant, as their row has them."""
+        return (self.op, self.pass_, self.shape, self.dtype, self.options), self.variant
 
     @property
     def dram_read(self) -> int:
@@ -173,6 +174,7 @@ def cells_from_kernels(
             dtype=cell["dtype"],
             mode=mode,
             kernels=group,
+            options=cell["options"],
         )
         for cell, group in zip(done, groups, strict=True)
         if not cell["error"] and group and all(k.dram_read is not None for k in group)

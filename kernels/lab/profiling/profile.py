@@ -132,7 +132,7 @@ def default_rows(rows: Sequence[Row]) -> list[Row]:
 def matching_rows(rows: Sequence[Row], patterns: Sequence[str]) -> list[Row]:
     """Return the graph rows that match `op:variant:shape:dtype`, `*` standing for anything.
 
-    A row of the backward has `:bwd` at its end.
+    Options, then the pass of a row that is no forward, stand at its end: `:causal:bwd`.
     """
     named = {r.place: r for r in rows if r.timing == "graph"}
     chosen: dict[str, Row] = {}
@@ -140,7 +140,8 @@ def matching_rows(rows: Sequence[Row], patterns: Sequence[str]) -> list[Row]:
         found = {name: row for name, row in named.items() if fnmatch.fnmatchcase(name, pattern)}
         if not found:
             raise RefusalError(
-                f"cells {pattern!r} match no row; it takes op:variant:shape:dtype[:bwd], "
+                f"cells {pattern!r} match no row; it takes "
+                f"op:variant:shape:dtype[:options][:bwd], "
                 f"* for any, as in: {next(iter(named), 'layernorm:fused:4096x4096:bf16')}"
             )
         chosen |= found
@@ -187,7 +188,14 @@ def _run_mode(ncu: str, mode: str, rows: Sequence[Row], seconds: float, found: F
     with tempfile.TemporaryDirectory() as folder:
         log, spec, done = (Path(folder) / name for name in ("ncu.csv", "spec.json", "done.json"))
         cells = [
-            {"op": r.op, "variant": r.variant, "pass": r.pass_, "shape": r.shape, "dtype": r.dtype}
+            {
+                "op": r.op,
+                "variant": r.variant,
+                "pass": r.pass_,
+                "shape": r.shape,
+                "dtype": r.dtype,
+                "options": r.options,
+            }
             for r in rows
         ]
         suite = {"cells": cells, "flush": mode == "chain", "seconds": seconds, "done": str(done)}
@@ -258,7 +266,7 @@ def merge(rows: Sequence[Row], found: Found) -> tuple[list[Row], dict[str, Any]]
     by_key = {cell.key: cell for cell in found.cells}
     merged, problems = [], list(found.problems)
     for row in rows:
-        cell = by_key.get(row.key[:5]) if row.timing == "graph" else None
+        cell = by_key.get((row.cell, row.variant)) if row.timing == "graph" else None
         if cell is None:
             merged.append(row)
             continue
@@ -306,5 +314,6 @@ def run(
 def describe_cell(cell: CellProfile) -> str:
     """Return a profiled cell in one line, bytes in MB (10⁶)."""
     read, write = cell.dram_read / 1e6, cell.dram_write / 1e6
-    name = " ".join((cell.op, cell.variant, cell.shape, cell.dtype, cell.pass_))
+    told = (cell.op, cell.variant, cell.shape, cell.dtype, cell.options, cell.pass_)
+    name = " ".join(part for part in told if part)
     return f"{name}: DRAM read {read:.1f} MB, written {write:.1f} MB, {len(cell.kernels)} kernels"

@@ -63,13 +63,12 @@ def main(spec_path: str) -> int:
             break
         op = registry.get(told["op"])
         variant = op.variant(told["variant"])
-        cell = Cell(
-            op,
+        case = registry.Case(
             registry.parse_shape(told["shape"]),
             registry.parse_dtype(told["dtype"]),
-            told["pass"],
-            (variant,),
+            registry.parse_options(told["options"]),
         )
+        cell = Cell(op, case, told["pass"], (variant,))
         entry = told | {"name": f"{cell.name} {variant.name}", "error": ""}
         window = False
         call = None  # a backward lets go of what its forward saved, before the next one's runs

@@ -25,8 +25,9 @@ class Row:
     graph), `events` (CUDA events around the call) or `host` (a call from Python, launch cost
     included). `error` is ‖out − ref‖ / ‖ref‖ against float64, the largest of several outputs, or of
     a backward's gradients. `count_method` says how the bytes were counted: `full` (every program
-    interpreted), `linear` (a few rows or programs, extended linearly) or `aten` (PyTorch operators
-    on fake tensors).
+    interpreted), `linear` (a few rows or programs, extended linearly), `polynomial` (a few sizes,
+    extended along several) or `aten` (PyTorch operators on fake tensors). `options` are the case's,
+    as `causal window=1024`.
     """
 
     op: str
@@ -49,23 +50,47 @@ class Row:
     count_method: str = ""
     flops: int | None = None
     error: float | None = None
+    options: str = ""
 
     @property
-    def key(self) -> tuple[str, str, str, str, str, str]:
+    def cell(self) -> tuple[str, str, str, str, str]:
+        """What a row shares with the others that it is compared with, whatever the timing."""
+        return (self.op, self.pass_, self.shape, self.dtype, self.options)
+
+    @property
+    def key(self) -> tuple[str, ...]:
         """What makes a row unique in its file."""
-        return (self.op, self.variant, self.pass_, self.shape, self.dtype, self.timing)
+        return (self.variant, *self.cell, self.timing)
+
+    @property
+    def cell_name(self) -> str:
+        """The cell as a reader writes it: `layernorm 4096x4096 bf16`, `… bwd` for a backward."""
+        told = (self.op, self.shape, self.dtype, self.options, self.pass_)
+        return " ".join(part for part in told if part not in ("", "fwd"))
 
     @property
     def place(self) -> str:
         """The variant and its cell as one word: `layernorm:fused:4096x4096:bf16`, or `…:bwd`.
 
+        Options stand before the pass: `attention:fused:2x16x4096x64:bf16:causal+window=1024:bwd`.
         Timelines stand under it, and `profile --cells` takes it.
         """
-        told = f"{self.op}:{self.variant}:{self.shape}:{self.dtype}"
-        return told if self.pass_ == "fwd" else f"{told}:{self.pass_}"
+        pass_ = "" if self.pass_ == "fwd" else self.pass_
+        told = (
+            self.op,
+            self.variant,
+            self.shape,
+            self.dtype,
+            self.options.replace(" ", "+"),
+            pass_,
+        )
+        return ":".join(part for part in told if part)
 
 
-COLUMNS = tuple("pass" if f.name == "pass_" else f.name for f in fields(Row))
+# In the file options stand beside the dtype, as a part of what names a row.
+_FIRST = ("op", "variant", "pass_", "shape", "dtype", "options")
+_FIELDS = (*_FIRST, *(field.name for field in fields(Row) if field.name not in _FIRST))
+COLUMNS = tuple("pass" if name == "pass_" else name for name in _FIELDS)
 _TYPES = {name: str(hint) for name, hint in get_type_hints(Row).items()}
 
 
@@ -103,7 +128,7 @@ def write_suite(path: Path, rows: Iterable[Row], provenance: dict[str, Any]) -> 
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
         for row in rows:
-            writer.writerow([_to_cell(getattr(row, f.name)) for f in fields(Row)])
+            writer.writerow([_to_cell(getattr(row, name)) for name in _FIELDS])
     path.with_suffix(".json").write_text(_told(provenance) + "\n", encoding="utf-8")
 
 
@@ -126,9 +151,11 @@ def read_suite(path: Path) -> tuple[list[Row], dict[str, Any]]:
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
         columns = tuple(reader.fieldnames or ())
-        if columns[: len(COLUMNS)] != COLUMNS:
+        # A file that was recorded before operations had options has no column of them.
+        known = COLUMNS if "options" in columns else tuple(c for c in COLUMNS if c != "options")
+        if columns[: len(known)] != known:
             raise ValueError(f"{path} has the columns {columns}; it must begin with {COLUMNS}")
-        names = {column: ("pass_" if column == "pass" else column) for column in COLUMNS}
+        names = {column: ("pass_" if column == "pass" else column) for column in known}
         rows = [
             Row(**{name: _from_cell(name, line[column]) for column, name in names.items()})
             for line in reader

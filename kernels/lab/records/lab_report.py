@@ -35,10 +35,7 @@ def decisions(recording: Recording) -> str:
         "|:--|--:|--:|--:|:--|",
     ]
     for op, pass_ in dict.fromkeys((row.op, row.pass_) for row in recording.rows):
-        cells = {
-            _and_pass(f"{row.op} {row.shape} {row.dtype}", row.pass_)
-            for row in recording.select(op=op, pass_=pass_)
-        }
+        cells = {row.cell_name for row in recording.select(op=op, pass_=pass_)}
         for base in OVER:
             told = [
                 variants[CLAIMED][base]
@@ -66,7 +63,7 @@ def evidence(recording: Recording) -> str:
         "|:--|:--|--:|--:|--:|--:|:--|",
     ]
     for row in recording.select(timing="graph", variant=CLAIMED):
-        cell = _and_pass(f"{row.op} {row.shape} {row.dtype}", row.pass_)
+        cell = row.cell_name
         ups = _cells(recording).get(cell, {}).get(CLAIMED, {})
         gbs = (row.bytes_ideal or 0) / (row.time_us_p50 or 1) / 1e3
         lines.append(
@@ -93,7 +90,8 @@ def counters(recording: Recording) -> str:
     for cell in recording.provenance.get("profile", {}).get("cells", []):
         if len(cell["kernels"]) == 1 and cell["variant"] in (CLAIMED, "torch"):
             (kernel,) = cell["kernels"]
-            name = _and_pass(f"{cell['op']} {cell['shape']} {cell['dtype']}", cell["pass_"])
+            told = [cell[part] for part in ("op", "shape", "dtype")] + [cell.get("options", "")]
+            name = _and_pass(" ".join(part for part in told if part), cell["pass_"])
             lines.append(
                 f"| {name} | {cell['variant']} "
                 f"| {_percent(kernel['dram_pct'])} | {_percent(kernel['occupancy_pct'])} "

@@ -23,7 +23,19 @@ from kernels.ops.chains import bias_gelu_dropout_residual_cuda as in_cuda
 from kernels.ops.shared.available import needs_cuda, needs_gpu
 from kernels.ops.shared.compiled import compiled_each
 from kernels.philox import kept_elements, scale
-from kernels.registry import DTYPES, Cost, Op, Shape, Tolerance, Variant, register
+from kernels.registry import (
+    Case,
+    Cost,
+    Moves,
+    Op,
+    Pass,
+    Random,
+    Shape,
+    Tolerance,
+    Variant,
+    named,
+    register,
+)
 
 Tensor = torch.Tensor
 
@@ -100,62 +112,71 @@ def inputs(
     }
 
 
-def cost(shape: Shape, dtype: torch.dtype, pass_: str) -> Cost:
+def cost(case: Case) -> Cost:
     """What the chain must do at least.
 
     An element costs 12 FLOPs: 1 for bias, 5 for u, 1 exp, 1 to scale its argument, 2 for the
     quotient, 1 for dropout's factor, 1 for the residual. Random numbers are integer work, and
     counted nowhere here. The seed's 16 bytes are read once.
     """
-    if pass_ != "fwd":
-        raise ValueError(
-            f"pass {pass_!r} of bias_gelu_dropout_residual has no cost; it takes 'fwd'"
-        )
-    rows, n_cols = shape
+    rows, n_cols = case.shape
     return Cost(
         flops=12 * rows * n_cols,
-        read_bytes=(2 * rows + 1) * n_cols * dtype.itemsize + 16,
-        write_bytes=rows * n_cols * dtype.itemsize,
+        read_bytes=(2 * rows + 1) * n_cols * case.dtype.itemsize + 16,
+        write_bytes=rows * n_cols * case.dtype.itemsize,
     )
 
 
-def tolerance(dtype: torch.dtype, shape: Shape) -> Tolerance:
+def tolerance(case: Case, _name: str) -> Tolerance:
     """A rounding to the dtype at each of four steps, and fp32's own in between."""
-    unit = torch.finfo(dtype).eps / 2
+    unit = torch.finfo(case.dtype).eps / 2
     return Tolerance(relative_norm=4 * unit + 2.0**-20, largest=8 * unit + 2.0**-20)
+
+
+def one_launch_moves(case: Case, _pass: str) -> Moves:
+    """Each tensor once."""
+    return Moves(1, unique=cost(case).bytes_ideal)
+
+
+def four_launch_moves(case: Case, _pass: str) -> Moves:
+    """A tensor in and a tensor out at each step; bias, the seed and the residual beside them."""
+    rows, n_cols = case.shape
+    return Moves(4, unique=(9 * rows + 1) * n_cols * case.dtype.itemsize + 16)
 
 
 OP = register(
     Op(
         name="bias_gelu_dropout_residual",
         suite="pointwise",
+        dims="RN",
+        tensors={"x": "RN", "bias": "N", "residual": "RN"},
+        outputs={"y": "RN"},
+        independent="R",
         inputs=inputs,
         reference=reference,
-        variants={
-            "eager": Variant("eager", eager, counted="aten", own_random=True),
-            "torch": Variant("torch", torch_chain, counted="aten", own_random=True),
-            "compile": Variant("compile", compiled, unavailable=needs_gpu, own_random=True),
-            "unfused_cuda": Variant(
-                "unfused_cuda", in_cuda.unfused, counted="cuda", unavailable=needs_cuda
+        variants=named(
+            Variant("eager", eager, counted="aten", own_random=True),
+            Variant("torch", torch_chain, counted="aten", own_random=True),
+            Variant("compile", compiled, unavailable=needs_gpu, own_random=True),
+            *(
+                Variant(name, fn, counted="cuda", unavailable=needs_cuda, moves=moves)
+                for name, fn, moves in (
+                    ("unfused_cuda", in_cuda.unfused, four_launch_moves),
+                    ("cuda_1", in_cuda.one_launch, one_launch_moves),
+                    ("fused_cuda", in_cuda.fused, one_launch_moves),
+                )
             ),
-            "cuda_1": Variant("cuda_1", in_cuda.one_launch, counted="cuda", unavailable=needs_cuda),
-            "fused_cuda": Variant(
-                "fused_cuda", in_cuda.fused, counted="cuda", unavailable=needs_cuda
-            ),
-            "stateful_cuda": Variant(
+            Variant(
                 "stateful_cuda",
                 in_cuda.stateful,
                 unavailable=in_cuda.needs_curand,
-                cells=in_cuda.STATEFUL_CELLS,
+                cases=in_cuda.STATEFUL_CASES,
                 own_random=True,
             ),
-        },
-        cost=cost,
-        tolerance=tolerance,
+        ),
         shapes=((2048, 4096), (4096, 4096), (16384, 8192)),
-        dtypes=tuple(DTYPES.values()),
-        rows_independent=True,
-        takes_first_row=True,
-        outcomes=outcomes,
+        beyond=((33, 1000), (7, 20001)),
+        forward=Pass(cost=cost, tolerance=tolerance),
+        random=Random(outcomes),
     )
 )

@@ -14,14 +14,15 @@ import functools
 import torch
 
 from kernels.ops.norms import common, layernorm
-from kernels.ops.norms.forward import candidates, forward
+from kernels.ops.norms.forward import forward, forward_candidates
+from kernels.ops.norms.moves import moves
 from kernels.ops.norms.operators import norm_train
 from kernels.ops.norms.peers import compiled_add_layer_norm, torch_add_layer_norm
 from kernels.ops.norms.tuning import backward_candidates
 from kernels.ops.shared.arguments import check_norm, check_residual
 from kernels.ops.shared.available import needs_gpu
 from kernels.ops.shared.operators import define, like, needs_gradient
-from kernels.registry import Op, Variant, register
+from kernels.registry import Backward, Op, Pass, Variant, cases, named, register
 
 Tensor = torch.Tensor
 
@@ -61,6 +62,9 @@ _operator = define(
     " -> (Tensor, Tensor)",
     _launch,
     lambda x, residual, weight, bias, eps: (like(x), like(x)),
+    of=["add_layernorm"],
+    tensors=common.operator_dims("x", "residual", "weight", "bias"),
+    independent="*",
 )
 
 
@@ -93,26 +97,32 @@ OP = register(
     Op(
         name="add_layernorm",
         suite="norms",
+        dims="RN",
+        tensors=common.dims(TENSORS),
+        outputs=common.outputs(TENSORS),
+        independent="R",
         inputs=functools.partial(common.inputs, TENSORS),
         reference=reference,
-        variants={
-            "eager": Variant("eager", eager, BOTH, counted="aten"),
-            "torch": Variant("torch", torch_add_layer_norm, BOTH, counted="aten"),
-            "compile": Variant("compile", compiled_add_layer_norm, BOTH, unavailable=needs_gpu),
-            "fused": Variant("fused", add_layer_norm, BOTH, counted="triton"),
-        },
-        cost=common.cost(TENSORS),
-        tolerance=common.tolerance(TENSORS),
+        variants=named(
+            Variant("eager", eager, BOTH, counted="aten"),
+            Variant("torch", torch_add_layer_norm, BOTH, counted="aten"),
+            Variant("compile", compiled_add_layer_norm, BOTH, unavailable=needs_gpu),
+            Variant("fused", add_layer_norm, BOTH, counted="triton", moves=moves(TENSORS)),
+        ),
         shapes=common.SHAPES,
-        rows_independent=True,
-        operators=("add_layer_norm",),
-        candidates=lambda shape, _dtype: candidates(shape, centred=True),
-        backward_candidates=backward_candidates(centred=True),
-        cells={
-            "fwd": common.cells([(512, 1024), *common.LARGE], "bf16"),
-            "bwd": common.cells([(4096, 4096), (16384, 8192)], "bf16"),
-        },
-        differentiates=TENSORS,
-        gradient_tolerance=common.gradient_tolerance(TENSORS),
+        beyond=common.BEYOND,
+        forward=Pass(
+            cost=common.forward_cost(TENSORS),
+            tolerance=common.forward_tolerance(TENSORS),
+            cases=cases([(512, 1024), *common.LARGE], "bf16"),
+            candidates=forward_candidates(centred=True),
+        ),
+        backward=Backward(
+            cost=common.backward_cost(TENSORS),
+            tolerance=common.backward_tolerance(TENSORS),
+            cases=cases([(4096, 4096), (16384, 8192)], "bf16"),
+            candidates=backward_candidates(centred=True),
+            differentiates=TENSORS,
+        ),
     )
 )

@@ -14,14 +14,15 @@ import functools
 import torch
 
 from kernels.ops.norms import common, rmsnorm
-from kernels.ops.norms.forward import candidates, forward
+from kernels.ops.norms.forward import forward, forward_candidates
+from kernels.ops.norms.moves import moves
 from kernels.ops.norms.operators import norm_train
 from kernels.ops.norms.peers import compiled_add_rms_norm, liger_add_rms_norm, torch_add_rms_norm
 from kernels.ops.norms.tuning import backward_candidates
 from kernels.ops.shared.arguments import check_norm, check_residual
 from kernels.ops.shared.available import needs_gpu, needs_liger
 from kernels.ops.shared.operators import define, like, needs_gradient
-from kernels.registry import Op, Variant, register
+from kernels.registry import Backward, Op, Pass, Variant, cases, named, register
 
 Tensor = torch.Tensor
 
@@ -58,6 +59,9 @@ _operator = define(
     "add_rms_norm(Tensor x, Tensor residual, Tensor? weight, float eps) -> (Tensor, Tensor)",
     _launch,
     lambda x, residual, weight, eps: (like(x), like(x)),
+    of=["add_rmsnorm"],
+    tensors=common.operator_dims("x", "residual", "weight"),
+    independent="*",
 )
 
 
@@ -89,27 +93,33 @@ OP = register(
     Op(
         name="add_rmsnorm",
         suite="norms",
+        dims="RN",
+        tensors=common.dims(TENSORS),
+        outputs=common.outputs(TENSORS),
+        independent="R",
         inputs=functools.partial(common.inputs, TENSORS),
         reference=reference,
-        variants={
-            "eager": Variant("eager", eager, BOTH, counted="aten"),
-            "torch": Variant("torch", torch_add_rms_norm, BOTH),
-            "compile": Variant("compile", compiled_add_rms_norm, BOTH, unavailable=needs_gpu),
-            "fused": Variant("fused", add_rms_norm, BOTH, counted="triton"),
-            "liger": Variant("liger", liger_add_rms_norm, BOTH, unavailable=needs_liger),
-        },
-        cost=common.cost(TENSORS),
-        tolerance=common.tolerance(TENSORS),
+        variants=named(
+            Variant("eager", eager, BOTH, counted="aten"),
+            Variant("torch", torch_add_rms_norm, BOTH),
+            Variant("compile", compiled_add_rms_norm, BOTH, unavailable=needs_gpu),
+            Variant("fused", add_rms_norm, BOTH, counted="triton", moves=moves(TENSORS)),
+            Variant("liger", liger_add_rms_norm, BOTH, unavailable=needs_liger),
+        ),
         shapes=common.SHAPES,
-        rows_independent=True,
-        operators=("add_rms_norm",),
-        candidates=lambda shape, _dtype: candidates(shape, centred=False),
-        backward_candidates=backward_candidates(centred=False),
-        cells={
-            "fwd": common.cells([(512, 1024), *common.LARGE], "bf16"),
-            "bwd": common.cells([(4096, 4096), (16384, 8192)], "bf16"),
-        },
-        differentiates=TENSORS,
-        gradient_tolerance=common.gradient_tolerance(TENSORS),
+        beyond=common.BEYOND,
+        forward=Pass(
+            cost=common.forward_cost(TENSORS),
+            tolerance=common.forward_tolerance(TENSORS),
+            cases=cases([(512, 1024), *common.LARGE], "bf16"),
+            candidates=forward_candidates(centred=False),
+        ),
+        backward=Backward(
+            cost=common.backward_cost(TENSORS),
+            tolerance=common.backward_tolerance(TENSORS),
+            cases=cases([(4096, 4096), (16384, 8192)], "bf16"),
+            candidates=backward_candidates(centred=False),
+            differentiates=TENSORS,
+        ),
     )
 )

@@ -162,7 +162,7 @@ def backward(
     given = (dy, dh, x, weight, mean, inv_std, dx)
     with device_guard(x):
         if isinstance(chosen, Configuration):
-            programs, rows_each = _shared_out(rows, chosen.per_sm * sms, chosen.block_rows)
+            programs, rows_each = shared_out(rows, chosen.per_sm * sms, chosen.block_rows)
             parts = _partials(programs, n_cols, wanted, x.device)
             norm_backward_rows[(programs,)](
                 *(*given, *parts, *numbers, rows_each, n_cols // group),
@@ -189,7 +189,7 @@ def backward(
     return dx, dweight, dbias
 
 
-def _shared_out(rows: int, most: int, block_rows: int) -> tuple[int, int]:
+def shared_out(rows: int, most: int, block_rows: int) -> tuple[int, int]:
     """Return (programs, rows of each), whole tiles each and `most` programs at most."""
     tiles = -(-rows // block_rows)
     rows_each = -(-tiles // min(tiles, most)) * block_rows

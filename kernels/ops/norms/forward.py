@@ -22,7 +22,7 @@ import triton.language as tl
 from kernels.launch import capability, for_card
 from kernels.ops.shared.operators import device_guard
 from kernels.ops.shared.rows import collapse_rows
-from kernels.registry import Shape
+from kernels.registry import Candidates, Case
 
 Tensor = torch.Tensor
 
@@ -278,10 +278,8 @@ def forward(
     return y, h, mean, inv_std
 
 
-def candidates(shape: Shape, centred: bool) -> dict[str, Any]:
-    """The configurations that `tune` times at a shape, as functions of an operation's inputs."""
-    block = triton.next_power_of_2(shape[-1])
-    found: dict[str, Any] = {}
+def forward_candidates(centred: bool) -> Candidates:
+    """Return the function of a case that an operation registers for `tune`."""
 
     def launch(
         configured: tuple[int, int],
@@ -294,9 +292,14 @@ def candidates(shape: Shape, centred: bool) -> dict[str, Any]:
         y, h, _, _ = forward(*tensors, 1e-5, centred=centred, configured=configured)
         return y if residual is None else (y, h)
 
-    for warps in (1, 2, 4, 8, 16, 32):
-        for size, name in ((block, "row"), (16384, "tiles of 16384"), (8192, "tiles of 8192")):
-            per_thread = size // (32 * warps)
-            if 2 <= per_thread <= 128 and (name == "row") == (size == block) and size <= 32768:
-                found[f"{name}, {warps} warps"] = functools.partial(launch, (size, warps))
-    return found
+    def of(case: Case) -> dict[str, Any]:
+        block = triton.next_power_of_2(case.shape[-1])
+        found: dict[str, Any] = {}
+        for warps in (1, 2, 4, 8, 16, 32):
+            for size, name in ((block, "row"), (16384, "tiles of 16384"), (8192, "tiles of 8192")):
+                per_thread = size // (32 * warps)
+                if 2 <= per_thread <= 128 and (name == "row") == (size == block) and size <= 32768:
+                    found[f"{name}, {warps} warps"] = functools.partial(launch, (size, warps))
+        return found
+
+    return of

@@ -23,7 +23,8 @@ import triton.language as tl
 from kernels.launch import capability
 from kernels.ops.norms import common
 from kernels.ops.norms import layernorm_cuda as in_cuda
-from kernels.ops.norms.forward import candidates, configuration, forward
+from kernels.ops.norms.forward import configuration, forward, forward_candidates
+from kernels.ops.norms.moves import moves
 from kernels.ops.norms.operators import norm_train
 from kernels.ops.norms.peers import (
     compiled_layer_norm,
@@ -35,15 +36,14 @@ from kernels.ops.norms.peers import (
 from kernels.ops.norms.tuning import backward_candidates
 from kernels.ops.shared.arguments import check_norm, refuse_gradients
 from kernels.ops.shared.available import (
-    MAX_AUTOTUNE_CELLS,
-    needs_cuda,
+    MAX_AUTOTUNE_CASES,
     needs_gpu,
     needs_helion,
     needs_liger,
 )
 from kernels.ops.shared.operators import define, device_guard, like, needs_gradient
 from kernels.ops.shared.rows import one_row_stride
-from kernels.registry import DTYPES, Op, Variant, register
+from kernels.registry import Backward, Op, Pass, Variant, cases, named, register
 
 Tensor = torch.Tensor
 
@@ -179,6 +179,9 @@ _operator = define(
     "layer_norm(Tensor x, Tensor? weight, Tensor? bias, float eps) -> Tensor",
     _launch,
     lambda x, weight, bias, eps: like(x),
+    of=["layernorm"],
+    tensors=common.operator_dims("x", "weight", "bias"),
+    independent="*",
 )
 
 
@@ -212,40 +215,42 @@ OP = register(
     Op(
         name="layernorm",
         suite="norms",
+        dims="RN",
+        tensors=common.dims(TENSORS),
+        outputs=common.outputs(TENSORS),
+        independent="R",
         inputs=functools.partial(common.inputs, TENSORS),
         reference=reference,
-        variants={
-            "eager": Variant("eager", eager, BOTH, counted="aten"),
-            "torch": Variant("torch", torch_layer_norm, BOTH, counted="aten"),
-            "compile": Variant("compile", compiled_layer_norm, BOTH, unavailable=needs_gpu),
-            "compile_max_autotune": Variant(
+        variants=named(
+            Variant("eager", eager, BOTH, counted="aten"),
+            Variant("torch", torch_layer_norm, BOTH, counted="aten"),
+            Variant("compile", compiled_layer_norm, BOTH, unavailable=needs_gpu),
+            Variant(
                 "compile_max_autotune",
                 max_autotuned_layer_norm,
                 unavailable=needs_gpu,
-                cells=MAX_AUTOTUNE_CELLS,
+                cases=MAX_AUTOTUNE_CASES,
             ),
-            **{
-                name: Variant(name, fn, counted="cuda", unavailable=needs_cuda)
-                for name, fn in in_cuda.VARIANTS.items()
-            },
-            "tutorial": Variant("tutorial", tutorial, counted="triton"),
-            "fused_simple": Variant("fused_simple", simple, counted="triton"),
-            "fused": Variant("fused", layer_norm, BOTH, counted="triton"),
-            "liger": Variant("liger", liger_layer_norm, BOTH, unavailable=needs_liger),
-            "helion": Variant("helion", helion_layer_norm, unavailable=needs_helion),
-        },
-        cost=common.cost(TENSORS),
-        tolerance=common.tolerance(TENSORS),
+            *in_cuda.VARIANTS,
+            Variant("tutorial", tutorial, counted="triton"),
+            Variant("fused_simple", simple, counted="triton", moves=moves(TENSORS)),
+            Variant("fused", layer_norm, BOTH, counted="triton", moves=moves(TENSORS)),
+            Variant("liger", liger_layer_norm, BOTH, unavailable=needs_liger),
+            Variant("helion", helion_layer_norm, unavailable=needs_helion),
+        ),
         shapes=common.SHAPES,
-        dtypes=tuple(DTYPES.values()),
-        rows_independent=True,
-        operators=("layer_norm",),
-        candidates=lambda shape, _dtype: candidates(shape, centred=True),
-        backward_candidates=backward_candidates(centred=True),
-        cells={
-            "bwd": common.cells(common.LARGE, "bf16") + common.cells([(4096, 4096)], "fp32"),
-        },
-        differentiates=TENSORS,
-        gradient_tolerance=common.gradient_tolerance(TENSORS),
+        beyond=common.BEYOND,
+        forward=Pass(
+            cost=common.forward_cost(TENSORS),
+            tolerance=common.forward_tolerance(TENSORS),
+            candidates=forward_candidates(centred=True),
+        ),
+        backward=Backward(
+            cost=common.backward_cost(TENSORS),
+            tolerance=common.backward_tolerance(TENSORS),
+            cases=cases(common.LARGE, "bf16") + cases([(4096, 4096)], "fp32"),
+            candidates=backward_candidates(centred=True),
+            differentiates=TENSORS,
+        ),
     )
 )

@@ -20,9 +20,11 @@ import torch
 
 from kernels import cuda
 from kernels.ops.shared.arguments import check_norm, refuse_gradients
+from kernels.ops.shared.available import needs_cuda
 from kernels.ops.shared.cuda_types import CUDA_TYPES
 from kernels.ops.shared.operators import device_guard
 from kernels.ops.shared.rows import one_row_stride
+from kernels.registry import Case, Moves, Variant
 
 Tensor = torch.Tensor
 
@@ -195,11 +197,24 @@ def fused(
     return _one_launch("held", x, weight, bias, eps)
 
 
-VARIANTS = {
-    "cuda_1": cuda_1,
-    "cuda_2": cuda_2,
-    "unfused_cuda": unfused,
-    "cuda_3": cuda_3,
-    "cuda_4": cuda_4,
-    "fused_cuda": fused,
-}
+def _four_launches(_case: Case, _pass: str) -> Moves:
+    return Moves(4)
+
+
+def _one_pass(case: Case, _pass: str) -> Moves:
+    """x, weight and bias in, y out, each of their bytes once."""
+    rows, n_cols = case.shape
+    return Moves(1, unique=(2 * rows + 2) * n_cols * case.dtype.itemsize)
+
+
+VARIANTS = tuple(
+    Variant(name, fn, counted="cuda", unavailable=needs_cuda, moves=moves)
+    for name, fn, moves in (
+        ("cuda_1", cuda_1, _four_launches),
+        ("cuda_2", cuda_2, _four_launches),
+        ("unfused_cuda", unfused, _four_launches),
+        ("cuda_3", cuda_3, _one_pass),
+        ("cuda_4", cuda_4, _one_pass),
+        ("fused_cuda", fused, _one_pass),
+    )
+)

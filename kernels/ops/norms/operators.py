@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from kernels.ops.norms import common
 from kernels.ops.norms.backward import backward
 from kernels.ops.norms.forward import forward
 from kernels.ops.shared.operators import LIBRARY, define, like, refuse_second_derivative
@@ -19,6 +20,7 @@ Tensor = torch.Tensor
 
 # The size of an output that an operator has no use for: of size 0, two would count as aliases.
 _NOTHING = 1
+_NORMS = ("layernorm", "rmsnorm", "add_layernorm", "add_rmsnorm")
 
 
 def _train(
@@ -99,12 +101,18 @@ norm_train = define(
     " -> (Tensor, Tensor, Tensor, Tensor)",
     _train,
     _train_fake,
+    of=_NORMS,
+    tensors=common.operator_dims("x", "residual", "weight", "bias"),
+    independent="*",
 )
 norm_backward = define(
     "norm_backward(Tensor dy, Tensor? dh, Tensor x, Tensor? weight, Tensor? bias, Tensor? mean, "
     "Tensor inv_std, bool wants_weight, bool wants_bias) -> (Tensor, Tensor, Tensor)",
     _backward,
     _backward_fake,
+    of=_NORMS,
+    tensors=common.operator_dims("dy", "dh", "x", "weight", "bias", "mean", "inv_std"),
+    independent="*",
 )
 
 

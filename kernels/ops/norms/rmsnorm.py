@@ -16,7 +16,8 @@ import functools
 import torch
 
 from kernels.ops.norms import common
-from kernels.ops.norms.forward import candidates, forward
+from kernels.ops.norms.forward import forward, forward_candidates
+from kernels.ops.norms.moves import moves
 from kernels.ops.norms.operators import norm_train
 from kernels.ops.norms.peers import (
     compiled_rms_norm,
@@ -27,9 +28,9 @@ from kernels.ops.norms.peers import (
 )
 from kernels.ops.norms.tuning import backward_candidates
 from kernels.ops.shared.arguments import check_norm
-from kernels.ops.shared.available import MAX_AUTOTUNE_CELLS, needs_gpu, needs_helion, needs_liger
+from kernels.ops.shared.available import MAX_AUTOTUNE_CASES, needs_gpu, needs_helion, needs_liger
 from kernels.ops.shared.operators import define, like, needs_gradient
-from kernels.registry import Op, Variant, register
+from kernels.registry import Backward, Op, Pass, Variant, cases, named, register
 
 Tensor = torch.Tensor
 
@@ -57,6 +58,9 @@ _operator = define(
     "rms_norm(Tensor x, Tensor? weight, float eps) -> Tensor",
     _launch,
     lambda x, weight, eps: like(x),
+    of=["rmsnorm"],
+    tensors=common.operator_dims("x", "weight"),
+    independent="*",
 )
 
 
@@ -82,36 +86,42 @@ OP = register(
     Op(
         name="rmsnorm",
         suite="norms",
+        dims="RN",
+        tensors=common.dims(TENSORS),
+        outputs=common.outputs(TENSORS),
+        independent="R",
         inputs=functools.partial(common.inputs, TENSORS),
         reference=reference,
-        variants={
-            "eager": Variant("eager", eager, BOTH, counted="aten"),
-            "torch": Variant("torch", torch_rms_norm, BOTH),
-            "compile": Variant("compile", compiled_rms_norm, BOTH, unavailable=needs_gpu),
-            "compile_max_autotune": Variant(
+        variants=named(
+            Variant("eager", eager, BOTH, counted="aten"),
+            Variant("torch", torch_rms_norm, BOTH),
+            Variant("compile", compiled_rms_norm, BOTH, unavailable=needs_gpu),
+            Variant(
                 "compile_max_autotune",
                 max_autotuned_rms_norm,
                 unavailable=needs_gpu,
-                cells=MAX_AUTOTUNE_CELLS,
+                cases=MAX_AUTOTUNE_CASES,
             ),
-            "fused": Variant("fused", rms_norm, BOTH, counted="triton"),
-            "liger": Variant("liger", liger_rms_norm, BOTH, unavailable=needs_liger),
-            "helion": Variant("helion", helion_rms_norm, unavailable=needs_helion),
-        },
-        cost=common.cost(TENSORS),
-        tolerance=common.tolerance(TENSORS),
+            Variant("fused", rms_norm, BOTH, counted="triton", moves=moves(TENSORS)),
+            Variant("liger", liger_rms_norm, BOTH, unavailable=needs_liger),
+            Variant("helion", helion_rms_norm, unavailable=needs_helion),
+        ),
         shapes=common.SHAPES,
-        rows_independent=True,
-        operators=("rms_norm",),
-        candidates=lambda shape, _dtype: candidates(shape, centred=False),
-        backward_candidates=backward_candidates(centred=False),
-        cells={
-            "fwd": common.cells(common.SHAPES, "bf16")
-            + common.cells(common.SHAPES, "fp16")
-            + common.cells(common.LARGE, "fp32"),
-            "bwd": common.cells(common.LARGE, "bf16"),
-        },
-        differentiates=TENSORS,
-        gradient_tolerance=common.gradient_tolerance(TENSORS),
+        beyond=common.BEYOND,
+        forward=Pass(
+            cost=common.forward_cost(TENSORS),
+            tolerance=common.forward_tolerance(TENSORS),
+            cases=cases(common.SHAPES, "bf16")
+            + cases(common.SHAPES, "fp16")
+            + cases(common.LARGE, "fp32"),
+            candidates=forward_candidates(centred=False),
+        ),
+        backward=Backward(
+            cost=common.backward_cost(TENSORS),
+            tolerance=common.backward_tolerance(TENSORS),
+            cases=cases(common.LARGE, "bf16"),
+            candidates=backward_candidates(centred=False),
+            differentiates=TENSORS,
+        ),
     )
 )

@@ -1,13 +1,12 @@
 """The configurations of a norm's backward that `python -m kernels.lab tune … --pass bwd` compares.
 
-The configurations of its forward stand in `_norm_forward.candidates`.
+The configurations of its forward stand in `forward.forward_candidates`.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ import triton
 
 from kernels.ops.norms.backward import WIDEST, Configuration, Wide, backward
 from kernels.ops.norms.forward import forward
-from kernels.registry import Shape
+from kernels.registry import Candidates, Case
 
 Tensor = torch.Tensor
 
@@ -53,8 +52,8 @@ class _Configured(torch.autograd.Function):
         return None, None, dx, None if dh is None else dx, dweight, dbias
 
 
-def backward_candidates(centred: bool) -> Callable[[Shape, torch.dtype], dict[str, Any]]:
-    """Return the function of shape and dtype that an operation registers for `tune`."""
+def backward_candidates(centred: bool) -> Candidates:
+    """Return the function of a case that an operation registers for `tune`."""
 
     def run(
         chosen: Configuration | Wide,
@@ -65,8 +64,8 @@ def backward_candidates(centred: bool) -> Callable[[Shape, torch.dtype], dict[st
     ) -> Any:
         return _Configured.apply(chosen, centred, x, residual, weight, bias)
 
-    def of(shape: Shape, dtype: torch.dtype) -> dict[str, Any]:
-        block = triton.next_power_of_2(shape[-1])
+    def of(case: Case) -> dict[str, Any]:
+        block = triton.next_power_of_2(case.shape[-1])
         found: dict[str, Any] = {}
         if block > WIDEST:
             for tile, warps, sums, rows in itertools.product(
@@ -81,7 +80,7 @@ def backward_candidates(centred: bool) -> Callable[[Shape, torch.dtype], dict[st
         for tile, warps, per_sm, stages in itertools.product(
             (2048, 4096, 8192, 16384), (4, 8, 16), (1, 2, 4), (1, 2, 3, 4)
         ):
-            under_way = 2 * tile * dtype.itemsize * per_sm * (stages - 1)
+            under_way = 2 * tile * case.dtype.itemsize * per_sm * (stages - 1)
             fits = block <= tile and under_way <= _SHARED_BYTES
             if fits and 512 <= tile // warps <= 1024 and per_sm * warps <= 32:
                 name = f"tiles of {tile}, {warps} warps, {per_sm} an SM, {stages} stages"

@@ -9,13 +9,11 @@ import torch
 
 from kernels.cuda import CudaError
 from kernels.cuda.emulator.build import compiler
+from kernels.registry import cases
 
 # Each compilation times its candidates first, so this variant is measured in two cells only: one
 # that a GPU's L2 nearly holds, and one far larger, which chapter 02 is told with.
-MAX_AUTOTUNE_CELLS = (
-    ((4096, 4096), torch.bfloat16),
-    ((16384, 8192), torch.bfloat16),
-)
+MAX_AUTOTUNE_CASES = cases([(4096, 4096), (16384, 8192)], "bf16")
 
 
 def needs_cuda(device: torch.device) -> str | None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+
+from kernels.registry import Operator, add_operator
 
 Tensor = torch.Tensor
 
@@ -14,14 +17,34 @@ _NOTHING = contextlib.nullcontext()
 LIBRARY = torch.library.Library("fusing_kernels", "FRAGMENT")
 
 
-def define(schema: str, launch: Any, fake: Any) -> Any:
-    """Define an operator on CPU and CUDA tensors and return it; `fake` gives outputs' shapes."""
+def define(
+    schema: str,
+    launch: Any,
+    fake: Any,
+    *,
+    of: Sequence[str],
+    tensors: Mapping[str, str],
+    independent: str = "",
+) -> Any:
+    """Define an operator on CPU and CUDA tensors and return it; `fake` gives outputs' shapes.
+
+    `of` names the operations that call it. `tensors` gives the dimensions of its tensor arguments
+    by letters, `*` for all leading dimensions as one, and `independent` those along which each part
+    is computed alone: ledgers extend counts there. ValueError for an argument without its letters.
+    """
     name = schema.partition("(")[0]
     LIBRARY.define(schema)
     for device in ("CPU", "CUDA"):
         LIBRARY.impl(name, launch, device)
     torch.library.register_fake(f"fusing_kernels::{name}", fake, lib=LIBRARY)
-    return getattr(torch.ops.fusing_kernels, name).default
+    found = getattr(torch.ops.fusing_kernels, name).default
+    taken = {a.name for a in found._schema.arguments if "Tensor" in str(a.type)}
+    if taken != set(tensors):
+        raise ValueError(
+            f"operator {name!r} takes the tensors {sorted(taken)}, not {list(tensors)}"
+        )
+    add_operator(Operator(name, tuple(of), dict(tensors), independent))
+    return found
 
 
 def refuse_second_derivative(operator: str, whose: str, instead: str) -> None:

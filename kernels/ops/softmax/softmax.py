@@ -23,10 +23,10 @@ import triton
 import triton.language as tl
 
 from kernels.launch import capability, for_card
-from kernels.ops.norms.common import SHAPES, cells
+from kernels.ops.norms.common import BEYOND, SHAPES
 from kernels.ops.norms.forward import CONFIGURATIONS
 from kernels.ops.shared.arguments import check_norm
-from kernels.ops.shared.available import MAX_AUTOTUNE_CELLS, needs_gpu, needs_helion
+from kernels.ops.shared.available import MAX_AUTOTUNE_CASES, needs_gpu, needs_helion
 from kernels.ops.shared.operators import (
     LIBRARY,
     define,
@@ -36,6 +36,7 @@ from kernels.ops.shared.operators import (
     refuse_second_derivative,
 )
 from kernels.ops.softmax.backward import (
+    BACKWARD,
     TILES,
     first_fit,
     in_groups,
@@ -51,7 +52,20 @@ from kernels.ops.softmax.peers import (
     needs_liger_softmax,
     torch_softmax,
 )
-from kernels.registry import DTYPES, Cost, Op, Shape, Tolerance, Variant, register
+from kernels.registry import (
+    Backward,
+    Case,
+    Cost,
+    Moves,
+    Op,
+    Pass,
+    Shape,
+    Tolerance,
+    Variant,
+    cases,
+    named,
+    register,
+)
 
 Tensor = torch.Tensor
 
@@ -164,15 +178,20 @@ def configuration(n_cols: int, capability: tuple[int, int]) -> tuple[int, int]:
     return first_fit(for_card(CONFIGURATIONS, capability), n_cols)
 
 
-def _launch(x: Tensor) -> Tensor:
+def chosen(x: Tensor) -> tuple[int, int]:
+    """Return (BLOCK_COLS, num_warps) for the rows of x (..., N) on its device."""
     n_cols = x.shape[-1]
     block, num_warps = configuration(n_cols, capability(x.device))
     # Where a wide row can't be loaded 16 bytes at a time, an address an element takes registers
     # too, and a block that holds the row spills.
     group = math.gcd(16, n_cols, *x.stride()[:-1])
     if block > 16384 and (x.stride(-1) != 1 or group * x.element_size() < 16):
-        block, num_warps = TILES
-    return launch(x, block, num_warps)
+        return TILES
+    return block, num_warps
+
+
+def _launch(x: Tensor) -> Tensor:
+    return launch(x, *chosen(x))
 
 
 def launch(x: Tensor, block_cols: int, num_warps: int) -> Tensor:
@@ -196,11 +215,11 @@ def launch(x: Tensor, block_cols: int, num_warps: int) -> Tensor:
     return y
 
 
-def candidates(shape: Shape, dtype: torch.dtype) -> dict[str, Any]:
-    """The forward configurations that `tune` times at a shape, as functions of `inputs`."""
+def candidates(case: Case) -> dict[str, Any]:
+    """The forward configurations that `tune` times in a case, as functions of `inputs`."""
     return {
         name: functools.partial(launch, block_cols=block, num_warps=warps)
-        for name, (block, warps) in to_try(shape[-1]).items()
+        for name, (block, warps) in to_try(case.shape[-1]).items()
     }
 
 
@@ -219,21 +238,35 @@ class _Configured(torch.autograd.Function):
         return launch_backward(dy, *ctx.saved_tensors, *ctx.configuration), None, None
 
 
-def backward_candidates(shape: Shape, dtype: torch.dtype) -> dict[str, Any]:
+def backward_candidates(case: Case) -> dict[str, Any]:
     """The backward configurations that `tune` times, as functions of `inputs` to go back through"""
 
     def configured(block_cols: int, num_warps: int) -> Any:
         return lambda x: _Configured.apply(x, block_cols, num_warps)
 
-    return {name: configured(*chosen) for name, chosen in to_try(shape[-1]).items()}
+    return {name: configured(*chosen) for name, chosen in to_try(case.shape[-1]).items()}
 
 
 # One operator for each case, since an autograd formula in Python costs every call some 10 µs: the
 # first has none, and is called where nobody asks for a gradient.
-_operator = define("softmax(Tensor x) -> Tensor", _launch, like)
-_operator_with_grad = define("softmax_with_grad(Tensor x) -> Tensor", _launch, like)
+_operator, _operator_with_grad = (
+    define(
+        f"{name}(Tensor x) -> Tensor",
+        _launch,
+        like,
+        of=["softmax"],
+        tensors={"x": "*N"},
+        independent="*",
+    )
+    for name in ("softmax", "softmax_with_grad")
+)
 _backward_operator = define(
-    "softmax_backward(Tensor dy, Tensor y) -> Tensor", softmax_backward, lambda dy, y: like(y)
+    "softmax_backward(Tensor dy, Tensor y) -> Tensor",
+    softmax_backward,
+    lambda dy, y: like(y),
+    of=["softmax"],
+    tensors={"dy": "*N", "y": "*N"},
+    independent="*",
 )
 
 
@@ -285,41 +318,62 @@ def inputs(
     return {"x": (mean + spread * x).to(dtype)}
 
 
-def cost(shape: Shape, dtype: torch.dtype, pass_: str) -> Cost:
-    """What softmax must do at least.
+def forward_cost(case: Case) -> Cost:
+    """What softmax must do at least: x in, y out.
 
-    Forward an element costs 5 FLOPs: 1 into the largest, 1 to subtract it, 1 for exp, 1 into the
-    sum, 1 to divide. Backward it costs 4: 2 into Σ dy · y, 1 to subtract it, 1 to multiply by y.
+    An element costs 5 FLOPs: 1 into the largest, 1 to subtract it, 1 for exp, 1 into the sum, 1 to
+    divide.
     """
-    if pass_ not in ("fwd", "bwd"):
-        raise ValueError(f"pass {pass_!r} of softmax has no cost; it takes 'fwd' or 'bwd'")
-    rows, n_cols = shape
-    size = rows * n_cols * dtype.itemsize
-    if pass_ == "bwd":
-        return Cost(flops=4 * rows * n_cols, read_bytes=2 * size, write_bytes=size)
+    rows, n_cols = case.shape
+    size = rows * n_cols * case.dtype.itemsize
     return Cost(flops=5 * rows * n_cols, read_bytes=size, write_bytes=size)
 
 
-def tolerance(dtype: torch.dtype, shape: Shape) -> Tolerance:
+def backward_cost(case: Case) -> Cost:
+    """What its backward must do at least: dy and y in, dx out.
+
+    An element costs 4 FLOPs: 2 into Σ dy · y, 1 to subtract it, 1 to multiply by y.
+    """
+    rows, n_cols = case.shape
+    size = rows * n_cols * case.dtype.itemsize
+    return Cost(flops=4 * rows * n_cols, read_bytes=2 * size, write_bytes=size)
+
+
+def tolerance(case: Case, _name: str) -> Tolerance:
     """The output's rounding, and fp32 sums of N terms in a tree: log2(N) roundings, some twice.
 
     An element below the normal numbers is off by up to half their smallest step, whatever its own
     size; as the elements add up to 1, ‖y‖ ≥ 1/√N and max y ≥ 1/N. That decides in wide fp16 rows.
     """
-    info = torch.finfo(dtype)
+    info, n_cols = torch.finfo(case.dtype), case.shape[-1]
     unit = info.eps / 2
-    sums = 4 * 2.0**-24 * (2 + math.log2(max(shape[-1], 2)))
-    small = shape[-1] * unit * info.smallest_normal
+    sums = 4 * 2.0**-24 * (2 + math.log2(max(n_cols, 2)))
+    small = n_cols * unit * info.smallest_normal
     return Tolerance(relative_norm=unit + sums + small, largest=2 * unit + sums + small)
 
 
-def gradient_tolerance(name: str, dtype: torch.dtype, shape: Shape) -> Tolerance:
+def gradient_tolerance(case: Case, name: str) -> Tolerance:
     """The roundings of y, of Σ dy · y that comes from it, and of dx: three outputs' worth.
 
     For gradients dy of any sign and no element of y near 1, where dy − Σ dy · y would cancel.
     """
-    one = tolerance(dtype, shape)
+    one = tolerance(case, name)
     return Tolerance(relative_norm=3 * one.relative_norm, largest=3 * one.largest)
+
+
+def moves(case: Case, pass_: str) -> Moves:
+    """One launch each way. What a block holds is asked for once, the input of a row in tiles twice.
+
+    Forward that is x, back dy and y.
+    """
+    n_cols = case.shape[-1]
+    if pass_ == "bwd":
+        ideal, n_read, block = backward_cost(case), 2, first_fit(BACKWARD, n_cols)[0]
+    else:
+        ideal, n_read = forward_cost(case), 1
+        block = chosen(torch.empty(case.shape, dtype=case.dtype))[0]
+    again = n_read * ideal.write_bytes if n_cols > block else 0
+    return Moves(1, unique=ideal.bytes_ideal, requested=ideal.bytes_ideal + again)
 
 
 _BOTH = ("fwd", "bwd")
@@ -327,35 +381,40 @@ OP = register(
     Op(
         name="softmax",
         suite="norms",
+        dims="RN",
+        tensors={"x": "RN"},
+        outputs={"y": "RN"},
+        independent="R",
         inputs=inputs,
         reference=reference,
-        variants={
-            "eager": Variant("eager", eager, _BOTH, counted="aten"),
-            "torch": Variant("torch", torch_softmax, _BOTH, counted="aten"),
-            "compile": Variant("compile", compiled, _BOTH, unavailable=needs_gpu),
-            "compile_max_autotune": Variant(
+        variants=named(
+            Variant("eager", eager, _BOTH, counted="aten"),
+            Variant("torch", torch_softmax, _BOTH, counted="aten"),
+            Variant("compile", compiled, _BOTH, unavailable=needs_gpu),
+            Variant(
                 "compile_max_autotune",
                 max_autotuned,
                 unavailable=needs_gpu,
-                cells=MAX_AUTOTUNE_CELLS,
+                cases=MAX_AUTOTUNE_CASES,
             ),
-            "fused": Variant("fused", softmax, _BOTH, counted="triton"),
-            "liger": Variant("liger", liger, _BOTH, unavailable=needs_liger_softmax),
-            "helion": Variant("helion", helion, unavailable=needs_helion),
-        },
-        cost=cost,
-        tolerance=tolerance,
+            Variant("fused", softmax, _BOTH, counted="triton", moves=moves),
+            Variant("liger", liger, _BOTH, unavailable=needs_liger_softmax),
+            Variant("helion", helion, unavailable=needs_helion),
+        ),
         shapes=SHAPES,
-        dtypes=tuple(DTYPES.values()),
-        rows_independent=True,
-        operators=("softmax", "softmax_with_grad", "softmax_backward"),
-        candidates=candidates,
-        backward_candidates=backward_candidates,
-        cells={
-            "fwd": cells(SHAPES, "bf16") + cells([(4096, 4096), (8192, 16384)], "fp32"),
-            "bwd": cells([(4096, 4096), (16384, 8192), (8192, 16384)], "bf16"),
-        },
-        differentiates=("x",),
-        gradient_tolerance=gradient_tolerance,
+        beyond=BEYOND,
+        forward=Pass(
+            cost=forward_cost,
+            tolerance=tolerance,
+            cases=cases(SHAPES, "bf16") + cases([(4096, 4096), (8192, 16384)], "fp32"),
+            candidates=candidates,
+        ),
+        backward=Backward(
+            cost=backward_cost,
+            tolerance=gradient_tolerance,
+            cases=cases([(4096, 4096), (16384, 8192), (8192, 16384)], "bf16"),
+            candidates=backward_candidates,
+            differentiates=("x",),
+        ),
     )
 )

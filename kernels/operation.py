@@ -1,0 +1,373 @@
+"""The shape of an operation: what the bench, the ledgers, the tests and the grader iterate over.
+
+An operation is one module in `kernels/ops/<family>/`. At its end stands one `Op`: the tensors it
+takes and returns, each with its dimensions by name; its float64 reference; its variants (the same
+function computed in different numbers of launches); and a `Pass` for each way through it, with the
+bytes it must move, the FLOPs it must do, how near it must come, and where its suite measures it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+SUITES = ("ceilings", "norms", "pointwise", "matmul", "attention", "encoder", "inference")
+PASSES = ("fwd", "bwd", "train")
+DTYPES: Mapping[str, torch.dtype] = {
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+    "fp32": torch.float32,
+}
+_LONG_DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
+
+Shape = tuple[int, ...]
+Options = tuple[tuple[str, Any], ...]
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return `fp16`, `bf16` or `fp32`, as the data files write it."""
+    for name, known in DTYPES.items():
+        if known == dtype:
+            return name
+    raise ValueError(f"dtype {dtype} is not one of {', '.join(DTYPES)}")
+
+
+def parse_dtype(text: str) -> torch.dtype:
+    """Return the dtype called `text`: `fp16`, `bf16`, `fp32` or PyTorch's long name."""
+    short = _LONG_DTYPES.get(text, text)
+    if short not in DTYPES:
+        known = ", ".join([*DTYPES, *_LONG_DTYPES])
+        raise ValueError(f"dtype {text!r} is unknown; it takes one of: {known}")
+    return DTYPES[short]
+
+
+def shape_name(shape: Shape) -> str:
+    """Return `4096x8192` for (4096, 8192), as the data files write it."""
+    return "x".join(str(size) for size in shape)
+
+
+def parse_shape(text: str) -> Shape:
+    """Return (4096, 8192) for `4096x8192`; ValueError with one sentence otherwise."""
+    parts = text.lower().split("x")
+    if not all(part.isdecimal() for part in parts):
+        raise ValueError(f"shape {text!r} is not understood; write sizes joined by x: 4096x8192")
+    return tuple(int(part) for part in parts)
+
+
+def options_name(options: Options) -> str:
+    """Return `causal window=1024`, as the data files write it; "" for no options.
+
+    An option that is True stands by its name alone.
+    """
+    return " ".join(name if value is True else f"{name}={value}" for name, value in options)
+
+
+def parse_options(text: str) -> Options:
+    """Return (("causal", True), ("window", 1024)) for `causal window=1024`.
+
+    A value is read as a whole number or a decimal where it is one. ValueError with one sentence for
+    a name that stands twice or is none.
+    """
+    found: dict[str, Any] = {}
+    for part in text.split():
+        name, equals, value = part.partition("=")
+        if not name.isidentifier() or name in found or (equals and not value):
+            raise ValueError(
+                f"options {text!r} are not understood; write names and values: causal window=1024"
+            )
+        found[name] = _value(value) if equals else True
+    return tuple(found.items())
+
+
+def _value(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return text
+
+
+@dataclass(frozen=True)
+class Case:
+    """One place where an operation is measured: its sizes, its dtype, its options."""
+
+    shape: Shape
+    dtype: torch.dtype
+    options: Options = ()
+
+    @property
+    def name(self) -> str:
+        """The case as a reader writes it: `4096x4096 bf16`, `2x16x4096x64 bf16 causal`."""
+        told = f"{shape_name(self.shape)} {dtype_name(self.dtype)}"
+        return f"{told} {options_name(self.options)}" if self.options else told
+
+
+def cases(
+    shapes: Iterable[Shape], *dtypes: str, options: Iterable[Options] = ((),)
+) -> tuple[Case, ...]:
+    """Return a case for each shape, dtype (short names; all if none) and set of options."""
+    kinds = [DTYPES[name] for name in dtypes or DTYPES]
+    chosen = list(options)
+    return tuple(Case(s, dtype, told) for s in shapes for dtype in kinds for told in chosen)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a pass of an operation must do at least, whatever computes it.
+
+    `read_bytes` counts each input once and `write_bytes` each output once: the ideal bytes. An
+    FMA is 2 FLOPs; exp, rsqrt, erf and tanh are 1 each.
+    """
+
+    flops: int
+    read_bytes: int
+    write_bytes: int
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(
+            self.flops + other.flops,
+            self.read_bytes + other.read_bytes,
+            self.write_bytes + other.write_bytes,
+        )
+
+    @property
+    def bytes_ideal(self) -> int:
+        """Bytes read and written, each input and each output once."""
+        return self.read_bytes + self.write_bytes
+
+    @property
+    def intensity(self) -> float:
+        """FLOPs per ideal byte: the place on the roofline's horizontal axis."""
+        return self.flops / self.bytes_ideal
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far an output may lie from the float64 reference.
+
+    `relative_norm` bounds ‖out − ref‖ / ‖ref‖; `largest` bounds max |out − ref| divided by
+    max |ref|. Both come from the dtype's epsilon and the length of the reduction.
+    """
+
+    relative_norm: float
+    largest: float
+
+
+@dataclass(frozen=True)
+class Moves:
+    """What a pass of a variant launches and moves, by a formula: the ledger must count the same.
+
+    `unique` are distinct bytes and `requested` those that lanes ask for, summed over the launches;
+    None where no formula is known.
+    """
+
+    launches: int
+    unique: int | None = None
+    requested: int | None = None
+
+
+def _available(_device: torch.device) -> str | None:
+    return None
+
+
+def _everywhere(_case: Case) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to compute an operation.
+
+    `fn` takes the tensors and options of `Op.inputs` by keyword and returns the output, or a tuple
+    of outputs. With "bwd" in `passes`, PyTorch's autograd goes back through it.
+    `unavailable(device)` is None where the variant runs, else one sentence that says why not.
+    `fits(case)` is whether it takes such sizes and options at all.
+    `counted` tells how its bytes are counted with no GPU: "triton" (its launches are Triton
+    kernels), "cuda" (its launches are kernels in CUDA C++), "aten" (PyTorch operators, each a
+    launch or a view), or "" (opaque: compiled graphs and vendor libraries, whose bytes only a
+    profiler sees). `moves(case, pass_)` is what its launches must move, which the tests hold the
+    ledger to; None where nobody has written it down.
+    `cases` are those that a suite measures it in, for one that is too slow to set up everywhere;
+    None is all of them. `own_random` says that it draws other random numbers than the reference.
+    """
+
+    name: str
+    fn: Callable[..., Any]
+    passes: tuple[str, ...] = ("fwd",)
+    counted: str = ""
+    unavailable: Callable[[torch.device], str | None] = _available
+    cases: tuple[Case, ...] | None = None
+    own_random: bool = False
+    fits: Callable[[Case], bool] = _everywhere
+    moves: Callable[[Case, str], Moves] | None = None
+
+    def belongs(self, case: Case) -> bool:
+        """Whether a suite measures the variant in this case unasked."""
+        return (self.cases is None or case in self.cases) and self.fits(case)
+
+    def has(self, pass_: str) -> bool:
+        """Whether it has a pass; what goes back can be trained."""
+        return pass_ in self.passes or (pass_ == "train" and "bwd" in self.passes)
+
+
+def named(*variants: Variant) -> dict[str, Variant]:
+    """Return variants by name, in their order; ValueError if two have one name."""
+    found: dict[str, Variant] = {}
+    for variant in variants:
+        if variant.name in found:
+            raise ValueError(f"variant {variant.name!r} stands twice")
+        found[variant.name] = variant
+    return found
+
+
+Candidates = Callable[[Case], Mapping[str, Callable[..., Any]]]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One way through an operation: what it must do, how near it comes, where it is measured.
+
+    `tolerance(case, name)` bounds the error of an output, or of the gradient of an input, by its
+    name. `cases` are those that the suite measures, shape by shape, where all of the operation's
+    would take too long. `candidates(case)` are the configurations of `fused` that `tune` compares,
+    as functions of the inputs by name.
+    """
+
+    cost: Callable[[Case], Cost]
+    tolerance: Callable[[Case, str], Tolerance]
+    cases: tuple[Case, ...] | None = None
+    candidates: Candidates | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backward(Pass):
+    """The way back: gradients of the inputs `differentiates`, in this order.
+
+    Autograd through the reference gives them in float64. Autograd goes back through `candidates`.
+    `train_cases` are where forward and backward are measured as one call, a training step.
+    """
+
+    differentiates: tuple[str, ...]
+    train_cases: tuple[Case, ...] = ()
+
+
+@dataclass(frozen=True)
+class Random:
+    """Where random numbers decide.
+
+    `outcomes(**inputs)` are the two values in float64 that each element of the output may have:
+    where it is kept, and where it is dropped, which happens with the probability that the input
+    called `probability` holds. The reference takes `first_row` beside its inputs: the place of its
+    first part, along the first independent dimension, in the whole.
+    """
+
+    outcomes: Callable[..., tuple[torch.Tensor, torch.Tensor]]
+    probability: str = "p"
+
+
+@dataclass(frozen=True)
+class Op:
+    """An operation and all that is known of it.
+
+    `dims` names the sizes of a shape by a letter each: "RN" for rows of N columns, "MKN" for a
+    product, "BHSD" for attention. `tensors` and `outputs` give each tensor's dimensions in these
+    letters ("N" for a weight); a letter that is none of `dims` is a size that an option sets.
+    `independent` are the letters along which each part is computed alone: a reference may go part
+    by part there. `degrees` says how counts grow with a size, as the degree of a polynomial: 1 for
+    rows, 2 for the length of attention's sequences; empty is 1 for what is independent, and what
+    is not named is never extended.
+
+    `inputs(shape, dtype, device, seed, **options)` makes fresh random inputs as keyword arguments
+    of `reference` and of every variant; what is no tensor among them, an option such as `causal`
+    for one, is passed on. `reference` computes in float64 and returns float64, a tensor or a tuple
+    like the variants.
+
+    `shapes`, `dtypes` and `options` are what its suite is made of. `beyond` are shapes that no
+    suite measures but whose kernels must be right and compile: rows wider than any measured one,
+    rows that can't be loaded 16 bytes at a time. `small` are shapes for a test to run where not any
+    size will do; empty is a few sizes of rows and columns.
+    """
+
+    name: str
+    suite: str
+    dims: str
+    tensors: Mapping[str, str]
+    outputs: Mapping[str, str]
+    inputs: Callable[..., dict[str, Any]]
+    reference: Callable[..., Any]
+    variants: Mapping[str, Variant]
+    shapes: tuple[Shape, ...]
+    forward: Pass
+    dtypes: tuple[torch.dtype, ...] = tuple(DTYPES.values())
+    options: tuple[Options, ...] = ((),)
+    backward: Backward | None = None
+    random: Random | None = None
+    independent: str = ""
+    degrees: Mapping[str, int] = field(default_factory=dict)
+    beyond: tuple[Shape, ...] = ()
+    small: tuple[Shape, ...] = ()
+
+    def cases_of(self, pass_: str) -> tuple[Case, ...]:
+        """Return the cases that the suite measures a pass in, shape by shape."""
+        chosen = self.pass_(pass_).cases
+        names = [dtype_name(dtype) for dtype in self.dtypes]
+        return cases(self.shapes, *names, options=self.options) if chosen is None else chosen
+
+    @property
+    def passes(self) -> tuple[str, ...]:
+        """The passes that any variant has, in the order of PASSES."""
+        return tuple(p for p in PASSES if any(v.has(p) for v in self.variants.values()))
+
+    @property
+    def growth(self) -> Mapping[str, int]:
+        """The degree in each size that counts are extended along."""
+        return self.degrees or dict.fromkeys(self.independent, 1)
+
+    def pass_(self, name: str) -> Pass:
+        """Return the pass `fwd`, `bwd` or `train`; ValueError with one sentence if it has none."""
+        if name == "fwd":
+            return self.forward
+        back = self.backward
+        if back is None or name not in PASSES:
+            known = "'fwd', 'bwd' or 'train'" if back else "'fwd'"
+            raise ValueError(f"{self.name!r} has no pass {name!r}; it takes {known}")
+        if name == "bwd":
+            return back
+
+        def both(case: Case) -> Cost:
+            return self.forward.cost(case) + back.cost(case)
+
+        return Pass(both, back.tolerance, back.train_cases)
+
+    def cost(
+        self, shape: Shape, dtype: torch.dtype, pass_: str = "fwd", options: Options = ()
+    ) -> Cost:
+        """Return what a pass must do at least, at a shape in a dtype."""
+        return self.pass_(pass_).cost(Case(shape, dtype, options))
+
+    def tolerance(self, dtype: torch.dtype, shape: Shape) -> Tolerance:
+        """Return the bound on the first output's error."""
+        return self.forward.tolerance(Case(shape, dtype), next(iter(self.outputs)))
+
+    def gradient_tolerance(self, name: str, dtype: torch.dtype, shape: Shape) -> Tolerance:
+        """Return the bound on the error of the gradient of the input called `name`."""
+        return self.pass_("bwd").tolerance(Case(shape, dtype), name)
+
+    def variant(self, name: str) -> Variant:
+        """Return the variant called `name`; KeyError with one sentence if there is none."""
+        if name not in self.variants:
+            known = ", ".join(self.variants)
+            raise KeyError(f"variant {name!r} of {self.name!r} is unknown; it has: {known}")
+        return self.variants[name]
+
+    def make(self, case: Case, device: torch.device | str, seed: int) -> dict[str, Any]:
+        """Return fresh random inputs of a case."""
+        return self.inputs(case.shape, case.dtype, device, seed, **dict(case.options))
+
+    def resized(self, shape: Shape, **sizes: int) -> Shape:
+        """Return `shape` with other sizes along the dimensions named: `resized(shape, R=8)`."""
+        return tuple(sizes.get(letter, n) for letter, n in zip(self.dims, shape, strict=True))

@@ -1,0 +1,58 @@
+"""What the norms' kernels in Triton launch and move, by hand: the ledgers must count the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from kernels.launch import capability, multiprocessors
+from kernels.ops.norms.backward import Configuration, configuration, shared_out
+from kernels.ops.norms.common import backward_cost, forward_cost
+from kernels.ops.norms.forward import chosen
+from kernels.registry import Case, Moves
+
+_FP32 = 4  # bytes of a partial sum
+_CPU = torch.device("cpu")  # where launches are counted
+
+
+def moves(names: Sequence[str]) -> Callable[[Case, str], Moves]:
+    """Return what a norm that takes these tensors moves, forward or back, rows side by side."""
+
+    def of(case: Case, pass_: str) -> Moves:
+        return (_back if pass_ == "bwd" else _forward)(names, case)
+
+    return of
+
+
+def _forward(names: Sequence[str], case: Case) -> Moves:
+    """One launch. A row that a block holds is asked for once; a row in tiles, or its sum, again."""
+    rows, n_cols = case.shape
+    in_tiles = n_cols > chosen(torch.empty(case.shape, dtype=case.dtype))[0]
+    added = "residual" in names
+    parameters = 2 if "bias" in names else 1  # asked for anew by each row
+    return Moves(
+        launches=1,
+        unique=forward_cost(names)(case).bytes_ideal,
+        requested=rows * n_cols * case.dtype.itemsize * (2 * (1 + added) + in_tiles + parameters),
+    )
+
+
+def _back(names: Sequence[str], case: Case) -> Moves:
+    """Two launches: programs leave sums over their rows, and a second kernel adds them up."""
+    rows, n_cols = case.shape
+    size, added, centred = case.dtype.itemsize, "residual" in names, "bias" in names
+    n_sums = 2 if centred else 1
+    wide_loads = n_cols * size % 16 == 0
+    plan = configuration(
+        *((rows, n_cols), size, 2 + added, n_sums, centred, wide_loads),
+        *(capability(_CPU), multiprocessors(_CPU)),
+    )
+    ideal = backward_cost(names)(case).bytes_ideal
+    if not isinstance(plan, Configuration):
+        teams = -(-rows // plan.rows_each)
+        return Moves(2, unique=ideal + 2 * teams * n_sums * n_cols * _FP32)
+    programs, _ = shared_out(rows, plan.per_sm * multiprocessors(_CPU), plan.block_rows)
+    unique = ideal + 2 * programs * n_sums * n_cols * _FP32
+    weights = programs if plan.hold_weight else rows  # times that weight is asked for
+    return Moves(2, unique=unique, requested=unique + (weights - 1) * n_cols * size)
