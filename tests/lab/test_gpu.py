@@ -36,7 +36,7 @@ def test_one_archive_of_this_run_alone(tmp_path):
 
 def test_a_python_without_pytest_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(gpu_run.importlib.util, "find_spec", lambda _: None)
-    told = gpu_run.run_tests(tmp_path / "tests.log")
+    told = gpu_run.run_tests(tmp_path / "tests.log", "t4")
     assert told["ran"] is False
     assert "no pytest" in (tmp_path / "tests.log").read_text()
 

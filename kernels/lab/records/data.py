@@ -104,6 +104,11 @@ def write_suite(path: Path, rows: Iterable[Row], provenance: dict[str, Any]) -> 
         writer.writerow(COLUMNS)
         for row in rows:
             writer.writerow([_to_cell(getattr(row, f.name)) for f in fields(Row)])
+    write_provenance(path, provenance)
+
+
+def write_provenance(path: Path, provenance: dict[str, Any]) -> None:
+    """Write `<suite>.json` beside `<suite>.csv` at `path`."""
     path.with_suffix(".json").write_text(_told(provenance) + "\n", encoding="utf-8")
 
 
