@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from book.tools.config import Repository, repository
-from kernels.lab.records import proofs, sources
 
 PAGE = "book/status"
 WRITER = "book/tools/status.py"
@@ -124,7 +123,7 @@ def _recorded(root: Path) -> list[tuple[str, int, dict[str, Any]]]:
     """Return each recorded suite: its path without suffix below `root`, its rows, what it tells."""
     found = []
     for path in sorted((root / "book" / "data").glob("*/*.csv")):
-        if path.name == proofs.FILE:
+        if path.name == "proofs.csv":
             continue
         rows = len(path.read_text(encoding="utf-8").splitlines()) - 1
         told = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
@@ -152,6 +151,8 @@ def _recordings(
 
 def _older(root: Path, recorded: Sequence[tuple[str, int, dict[str, Any]]]) -> str:
     """A sentence for each recording whose sources have changed since."""
+    from kernels.lab.records import sources  # PyTorch comes with it: not before the chapters ran
+
     tree = sources.of_folder(root)
     found = [(path, sources.age(told, tree)) for path, _, told in recorded]
     return "".join(f"- {'/'.join(p.split('/')[-2:])}: {older}.\n" for p, older in found if older)
