@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kernels.lab.__main__ import main
 from kernels.lab.measuring.gpu_run import GPU_TESTS
 from kernels.lab.records import proofs, sources
 from kernels.lab.records.proofs import Case
@@ -128,6 +129,16 @@ def edit(root, name, old, new):
 def test_every_test_marked_proves_is_proved():
     found = proofs.problems(sources.of_folder(ROOT), DATA_DIR)
     assert not found, "\n".join(["", *found])
+
+
+def test_the_command_shows_them(capsys):
+    found = proofs.problems(sources.of_folder(ROOT), DATA_DIR)
+    assert main(["proofs"]) == (1 if found else 0)
+    out = capsys.readouterr().out
+    assert out.startswith("| test | proves | card |")
+    assert all(sentence in out for sentence in found)
+    assert main(["proofs", "adopt"]) == 2
+    assert "adopt takes a suite" in capsys.readouterr().err
 
 
 def test_make_gpu_runs_every_test_marked_proves():

@@ -3,12 +3,14 @@
 import ast
 import json
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 
 import kernels.ops  # noqa: F401
 from kernels import registry
 from kernels.lab import selection
+from kernels.lab.measuring import bench
 from kernels.lab.measuring.ceilings import ceiling_ops
 from kernels.lab.records import adopt, lab_report, sources
 from kernels.lab.records.data import read_suite, recordings, write_suite
@@ -124,6 +126,17 @@ def test_every_operation_has_a_hash():
         ops = ceiling_ops() if suite == "ceilings" else registry.ops(suite)
         found = sources.of_operations(tree, suite, [op.name for op in ops])
         assert list(found) == list(dict.fromkeys(op.name for op in ops))
+
+
+def test_a_bench_writes_them_down(monkeypatch):
+    monkeypatch.setattr(bench.timing, "time_windows", lambda *_, **__: {"empty": [1.0]})
+    stand_in = SimpleNamespace(stream=SimpleNamespace(l2_bytes=1 << 20), seconds=0.1, seed=0)
+    tree = sources.of_folder(ROOT)
+    for suite in ("norms", "ceilings"):
+        record = bench._provenance(bench.Options(suite), stand_in, {})
+        assert record["sources"] == sources.of_operations(tree, suite, record["sources"])
+        assert {"norms": "softmax", "ceilings": "copy"}[suite] in record["sources"]
+        assert sources.age(record, tree) is None
 
 
 def git(root, *arguments):

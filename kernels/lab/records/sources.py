@@ -11,11 +11,11 @@ type annotation proves nothing and is left out, so that a better sentence needs 
 - A source in C++ is told by its lines without comments.
 
 A module is made of itself and of what it imports, also within functions, as far as that lies in
-`kernels/ops`, in the folder of the module named, or in `kernels/philox*.py`, which kernels call;
-then of the CUDA sources that a string in them names, and of the headers these include. A list by
-hand would forget one: the forward's launch lies in a file, its strides in another. The instruments
-(`kernels/lab`), the registry and the launcher are followed only where they are named: they change
-often, and each is tested with no GPU.
+`kernels/ops` or in `kernels/philox*.py`, which kernels call; then of the CUDA sources that a string
+in them names, and of the headers these include. A list by hand would forget one: the forward's
+launch lies in a file, its strides in another. The instruments (`kernels/lab`), the registry and the
+launcher count only where they are named, file by file or as a folder: they change often, and each
+is tested with no GPU.
 """
 
 from __future__ import annotations
@@ -226,11 +226,14 @@ def named(tree: Tree, source: str) -> list[str]:
     return sorted(below) or [str(one)]
 
 
-def made_of(tree: Tree, sources: Iterable[str]) -> dict[str, str]:
-    """Return the path and hash of every file that the sources are made of, in order of paths."""
+def made_of(
+    tree: Tree, sources: Iterable[str], within: tuple[str, ...] = FOLLOWED
+) -> dict[str, str]:
+    """Return the path and hash of every file that the sources are made of, in order of paths.
+
+    Imports are followed to files whose path begins with one of `within`.
+    """
     pending = [path for source in sources for path in named(tree, source)]
-    folders = {f"{PurePosixPath(path).parent}/" for path in pending} - {"kernels/"}
-    within = (*FOLLOWED, *folders)
     seen: set[str] = set()
     while pending:
         path = pending.pop()
@@ -261,7 +264,8 @@ def of_operations(tree: Tree, suite: str, names: Iterable[str]) -> dict[str, str
         below = "kernels/lab/" if suite == "ceilings" else "kernels/ops/"
         paths = [path for path in tree.by_name.get(file, []) if path.startswith(below)]
         if len(paths) == 1:
-            found[name] = together(made_of(tree, paths))
+            beside = f"{PurePosixPath(paths[0]).parent}/"
+            found[name] = together(made_of(tree, paths, (*FOLLOWED, beside)))
     return found
 
 
