@@ -9,7 +9,8 @@ A test says what it proves by a marker beside `gpu`, in modules, files or folder
 `kernels.lab.records.sources`) and over the test (see `kernels.lab.records.slices`);
 `proofs.json` beside it holds the hash of each file, so that a stale proof can say which one
 changed. `make test` needs no GPU: it asks for every test marked `proves` that one card at least
-has a row with the hash of today's sources.
+has a row with the hash of today's sources. The versions of PyTorch and Triton stand in the row and
+are no part of the hash: a GPU machine brings its own.
 
 A test that failed loses the card's row. One with a skipped case proves nothing, and an earlier row
 stays, unless the reason begins with `not on this card`: then the other cases are the proof.
@@ -123,6 +124,18 @@ def rests_on(tree: Tree, test: Declared) -> dict[str, str]:
     }
 
 
+def wanted(tree: Tree) -> tuple[dict[Declared, Rests], list[str]]:
+    """Return what each test marked `proves` rests on, and a sentence for each that cannot be."""
+    found: dict[Declared, Rests] = {}
+    faults = []
+    for test in declared(tree):
+        try:
+            found[test] = rests_on(tree, test)
+        except LookupError as error:
+            faults.append(f"{test.test} cannot be proved: {error.args[0]}")
+    return found, faults
+
+
 def read(folder: Path) -> tuple[dict[str, Proof], dict[str, dict[str, str]]]:
     """Return a card's proofs, and what each rested on, by test; nothing where there is no file."""
     path = folder / FILE
@@ -180,11 +193,11 @@ def record(
     in the book, stay where the run says nothing against them.
     """
     rows, rests = read(known)
-    wanted = {one.test: on for one, on in tests.items()}
+    asked = {one.test: on for one, on in tests.items()}
     had = len(rows)
-    rows = {test: row for test, row in rows.items() if test in wanted}
+    rows = {test: row for test, row in rows.items() if test in asked}
     said, new = [], 0
-    for test, on in wanted.items():
+    for test, on in asked.items():
         outcome, why = judge(cases.get(test, ()))
         if outcome == PASSED:
             rows[test] = Proof(test=test, hash=sources.together(on), outcome=outcome, **stamp)
@@ -195,7 +208,7 @@ def record(
             said.append(f"no proof: {test}: {why}{gone}")
         else:
             said.append(f"no proof: {test}: {why}")
-    said.append(f"proofs: {new} of the {len(wanted)} tests marked proves hold on {stamp['gpu']}")
+    said.append(f"proofs: {new} of the {len(asked)} tests marked proves hold on {stamp['gpu']}")
     if rows or had:
         write(out, rows, {test: rests.get(test, {}) for test in rows})
     return said
@@ -219,8 +232,8 @@ def states(tree: Tree, data_dir: Path) -> list[State]:
     """Return each test marked `proves` with its row of each card, or once without."""
     cards = [read(path.parent) for path in sorted(data_dir.glob(f"*/{FILE}"))]
     found = []
-    for test in declared(tree):
-        now, mine = rests_on(tree, test), []
+    for test, now in wanted(tree)[0].items():
+        mine = []
         for rows, rests in cards:
             if (row := rows.get(test.test)) is None:
                 continue
@@ -238,7 +251,7 @@ def states(tree: Tree, data_dir: Path) -> list[State]:
 def problems(tree: Tree, data_dir: Path) -> list[str]:
     """Return one sentence for each test marked `proves` that no card's row proves today."""
     run = "run `make gpu` on a GPU and unpack its archive into book/data"
-    found = []
+    found = wanted(tree)[1]
     by_test: dict[Declared, list[State]] = {}
     for state in states(tree, data_dir):
         by_test.setdefault(state.test, []).append(state)
