@@ -1,7 +1,8 @@
 """The page Status: what the build ran, and where, when and how the recorded data was measured.
 
-`page` writes it from `_build/status.json` and from the `<suite>.json` beside each recorded suite,
-and from nothing else: the same records give the same text, so that an unchanged book stays built.
+`page` writes it from `_build/status.json`, the `<suite>.json` beside each recorded suite and the
+package's sources, and from nothing else: the same give the same text, so that an unchanged book
+stays built.
 """
 
 from __future__ import annotations
@@ -122,6 +123,8 @@ def _recorded(root: Path) -> list[tuple[str, int, dict[str, Any]]]:
     """Return each recorded suite: its path without suffix below `root`, its rows, what it tells."""
     found = []
     for path in sorted((root / "book" / "data").glob("*/*.csv")):
+        if path.name == "proofs.csv":
+            continue
         rows = len(path.read_text(encoding="utf-8").splitlines()) - 1
         told = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
         found.append((path.with_suffix("").relative_to(root).as_posix(), rows, told))
@@ -146,6 +149,15 @@ def _recordings(
     return _table(["file", "rows", "recorded at (UTC)", "commit", "environment"], rows)
 
 
+def _older(root: Path, recorded: Sequence[tuple[str, int, dict[str, Any]]]) -> str:
+    """A sentence for each recording whose sources have changed since."""
+    from kernels.lab.records import sources  # PyTorch comes with it: not before the chapters ran
+
+    tree = sources.of_folder(root)
+    found = [(path, sources.age(told, tree)) for path, _, told in recorded]
+    return "".join(f"- {'/'.join(p.split('/')[-2:])}: {older}.\n" for p, older in found if older)
+
+
 def _commands(recorded: Sequence[tuple[str, int, dict[str, Any]]]) -> str:
     lines = []
     for path, _, told in recorded:
@@ -163,7 +175,12 @@ def page(root: Path, status: Mapping[str, dict[str, Any]], notebooks: Sequence[P
     """
     home, seen, recorded = repository(root), _Environments(), _recorded(root)
     parts = [INTRODUCTION, CHAPTERS, _chapters(root, status, notebooks, seen), RECORDINGS]
-    parts += [_recordings(recorded, home, seen), COMMANDS, _commands(recorded)]
+    parts += [
+        _recordings(recorded, home, seen),
+        _older(root, recorded),
+        COMMANDS,
+        _commands(recorded),
+    ]
     return "\n".join([*parts, ENVIRONMENTS, seen.table()])
 
 

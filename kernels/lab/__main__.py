@@ -63,6 +63,21 @@ def _report(arguments: argparse.Namespace) -> int:
     return lab_report.run(arguments.suite, arguments.gpu, arguments.out)
 
 
+def _proofs(arguments: argparse.Namespace) -> int:
+    from kernels.lab.records import adopt, proofs, sources
+    from kernels.paths import DATA_DIR, ROOT
+
+    if arguments.action == "adopt":
+        if arguments.suite is None:
+            raise RefusalError(f"adopt takes a suite, one of: {', '.join(registry.SUITES)}")
+        return adopt.run(arguments.suite)
+    tree = sources.of_folder(ROOT)
+    print(proofs.table(tree, DATA_DIR))
+    found = proofs.problems(tree, DATA_DIR)
+    print("\n".join(["", *found]) if found else "\nevery test marked proves is proved")
+    return 1 if found else 0
+
+
 def _tune(arguments: argparse.Namespace) -> int:
     from kernels.lab.measuring import tune
 
@@ -149,6 +164,11 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("--gpu", help="one card's short name, e.g. h100-sxm (all)")
     report.add_argument("--out", type=Path, help="write the page here instead of printing it")
     report.set_defaults(run=_report)
+
+    proofs = commands.add_parser("proofs", help="what only a GPU can prove: where, when, if valid")
+    proofs.add_argument("action", nargs="?", choices=["adopt"], help="hashes for older recordings")
+    proofs.add_argument("suite", nargs="?", help="the suite whose recordings adopt theirs")
+    proofs.set_defaults(run=_proofs)
 
     tune = commands.add_parser("tune", help="time the configurations of an operation's kernel")
     tune.add_argument("op", help="an operation, e.g. layernorm")

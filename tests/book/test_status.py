@@ -125,6 +125,10 @@ def test_it_tells_where_recorded_data_comes_from(root: Path) -> None:
         ({"commit": None, "dirty": None}, "| – | 3 |"),
         ({"problems": ["two rows were rejected"]}, "told of a problem: two rows were rejected\n"),
         ({"profile": {"problems": ["ncu is missing"]}}, "told of a problem: ncu is missing\n"),
+        (
+            {"suite": "norms", "sources": {"layernorm": "0" * 16}},
+            "\n- h100-sxm/norms: The sources of layernorm have changed since the recording.\n",
+        ),
     ],
 )
 def test_what_weakens_a_recording_is_told(root: Path, changed: dict[str, Any], told: str) -> None:
@@ -133,10 +137,17 @@ def test_what_weakens_a_recording_is_told(root: Path, changed: dict[str, Any], t
     assert told in page(root)
 
 
+def test_proofs_are_no_suite(root: Path) -> None:
+    before = page(root)
+    (root / "book/data/h100-sxm/proofs.csv").write_text("test,hash\n")
+    assert page(root) == before
+
+
 def test_the_books_own_records_say_nothing_of_where_it_was_written(root: Path) -> None:
     shutil.copytree(ROOT / "book/data", root / "book/data", dirs_exist_ok=True)
     text = page(root)
-    suites = {path.with_suffix("") for path in (ROOT / "book/data").glob("*/*.csv")}
+    files = (ROOT / "book/data").glob("*/*.csv")
+    suites = {path.with_suffix("") for path in files if path.name != "proofs.csv"}
     assert all(f"[{path.parent.name}/{path.name}]" in text for path in suites)
     assert not AUTHORS_DESK.search(text)
 

@@ -36,7 +36,7 @@ def test_one_archive_of_this_run_alone(tmp_path):
 
 def test_a_python_without_pytest_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(gpu_run.importlib.util, "find_spec", lambda _: None)
-    told = gpu_run.run_tests(tmp_path / "tests.log")
+    told = gpu_run.run_tests(tmp_path / "tests.log", "t4")
     assert told["ran"] is False
     assert "no pytest" in (tmp_path / "tests.log").read_text()
 
@@ -51,8 +51,9 @@ def test_the_steps_and_the_exit_code(tmp_path, monkeypatch, capsys):
     def stream(command, log=None):
         ran.append(command[3:])
         if "pytest" in command:
-            log.write_text("1 passed\n")
-            return 0, ["1 passed\n"]
+            lines = ["proofs: 3 of the 4 tests marked proves hold on t4\n", "1 passed\n"]
+            log.write_text("".join(lines))
+            return 0, lines
         write_suite(tmp_path / "t4" / f"{command[4]}.csv", [a_row()], {})
         return (1 if command[4] == "norms" else 0), []
 
@@ -61,6 +62,8 @@ def test_the_steps_and_the_exit_code(tmp_path, monkeypatch, capsys):
     out = capsys.readouterr().out
     assert "failed: ['suite norms']" in out
     assert "layernorm" in out
+    assert "1 passed; proofs: 3 of the 4 tests marked proves hold on t4" in out
+    assert ran[0][-4:] == ["--proofs", str(tmp_path), "--proofs-card", "t4"]
     with tarfile.open(next(tmp_path.glob("gpu-t4-*.tar.gz"))) as tar:
         names = set(tar.getnames())
     assert names == {

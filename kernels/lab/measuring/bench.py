@@ -28,9 +28,9 @@ from kernels.lab.cards import devices
 from kernels.lab.measuring import timing, verdicts
 from kernels.lab.measuring.cell_bench import Bench, say
 from kernels.lab.profiling import profile
-from kernels.lab.records import provenance
+from kernels.lab.records import provenance, sources
 from kernels.lab.records.data import write_suite
-from kernels.lab.selection import NO_GPU, Cell, RefusalError, select
+from kernels.lab.selection import NO_GPU, Cell, RefusalError, select, suite_ops
 from kernels.paths import DATA_DIR, ROOT
 
 
@@ -99,6 +99,9 @@ def _provenance(options: Options, bench: Bench, card: dict[str, Any]) -> dict[st
         "card": card,
         "versions": provenance.versions(),
         **provenance.source(),
+        "sources": sources.of_operations(
+            sources.of_folder(ROOT), options.suite, [op.name for op in suite_ops(options.suite)]
+        ),
         "command": provenance.command(),
         "date": provenance.utc_now(),
         "method": _method(bench, timing.quantile(empty, 0.5)),

@@ -1,5 +1,8 @@
 """What `make gpu` runs on a GPU machine: the GPU tests and every suite, left in one archive.
 
+A proof is a row that a test marked `proves` leaves when it passes on a card: it holds while the
+sources that the test names stay as they were (see `kernels.lab.records.proofs`).
+
 It needs the machine's own Python with PyTorch and Triton; neither a network nor this repository's
 environment. `tar -xzf gpu-<gpu>-<date>.tar.gz -C book/data <gpu>` puts what was recorded into the
 book.
@@ -56,19 +59,25 @@ def _stream(command: Sequence[str], log: Path | None = None) -> tuple[int, list[
     return process.returncode, lines
 
 
-def run_tests(log: Path) -> dict[str, Any]:
-    """Run the tests marked `gpu` if pytest is there; return what came of it."""
+def run_tests(log: Path, slug: str) -> dict[str, Any]:
+    """Run the tests marked `gpu` if pytest is there; return what came of it.
+
+    The proofs go into the folder of the card `slug` beside the log.
+    """
     if importlib.util.find_spec("pytest") is None:
         told = "the GPU tests were not run: this Python has no pytest"
         log.write_text(told + "\n", encoding="utf-8")
         say(told)
         return {"ran": False, "passed": None, "told": told}
     options = ["-m", "gpu", "-q", "-rs", "-p", "no:cacheprovider"]
+    options += ["-p", "kernels.lab.records.proofs_plugin"]
+    options += ["--proofs", str(log.parent), "--proofs-card", slug]
     code, lines = _stream([sys.executable, "-m", "pytest", *GPU_TESTS, *options], log)
     last = lines[-1].strip() if lines else ""
     if code == NO_TESTS_COLLECTED:
         return {"ran": False, "passed": None, "told": "no test is marked gpu"}
-    return {"ran": True, "passed": code == 0, "told": last}
+    proofs = next((line.strip() for line in lines if line.startswith("proofs: ")), "no proofs")
+    return {"ran": True, "passed": code == 0, "told": f"{last}; {proofs}"}
 
 
 def archive(folder: Path, slug: str, date: str, since: float = 0.0) -> Path:
@@ -129,7 +138,7 @@ def run(out: Path | None, chosen: Sequence[str], seconds: float, tests: bool) ->
     say(f"gpu: {card['name']}, {'tests and ' if tests else ''}suites {', '.join(names)}")
     if tests:
         say(f"[1/{steps}] GPU tests")
-        record["tests"] = run_tests(folder / "tests.log")
+        record["tests"] = run_tests(folder / "tests.log", slug)
         say(f"[1/{steps}] {record['tests']['told']}  ({time.perf_counter() - began:.0f} s)")
         keep()
     for number, name in enumerate(names, 1 + tests):

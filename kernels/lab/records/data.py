@@ -129,6 +129,11 @@ def write_suite(path: Path, rows: Iterable[Row], provenance: dict[str, Any]) -> 
         writer.writerow(COLUMNS)
         for row in rows:
             writer.writerow([_to_cell(getattr(row, name)) for name in _FIELDS])
+    write_provenance(path, provenance)
+
+
+def write_provenance(path: Path, provenance: dict[str, Any]) -> None:
+    """Write `<suite>.json` beside `<suite>.csv` at `path`."""
     path.with_suffix(".json").write_text(_told(provenance) + "\n", encoding="utf-8")
 
 

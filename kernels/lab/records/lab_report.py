@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from kernels.lab.measuring.paired_ratios import NOT_SUPPORTED, RERUN, SUPPORTED
+from kernels.lab.records import proofs, sources
 from kernels.lab.records.data import Recording, Row, recordings
 from kernels.lab.selection import RefusalError
-from kernels.paths import DATA_DIR
+from kernels.paths import DATA_DIR, ROOT
 
 CLAIMED = "fused"
 OVER = ("eager", "torch", "compile", "compile_max_autotune", "liger", "helion")
@@ -119,6 +120,8 @@ def boundary(recording: Recording) -> str:
         "- Device time from a cold L2. A call from Python costs more; see the `host` rows.",
         "- Noise asks for a rerun: " + ("; ".join(noisy) if noisy else "nowhere") + ".",
     ]
+    if older := sources.age(told, sources.of_folder(ROOT)):
+        lines.append(f"- {older}: the numbers are of the kernels as they were then.")
     profiled = told.get("profile", {})
     if profiled.get("commit") not in (None, told.get("commit")):
         lines.append(
@@ -174,7 +177,11 @@ def run(suite: str, gpu: str | None, out: Path | None, data_dir: Path = DATA_DIR
     found = [r for r in recordings(suite, data_dir) if gpu in (None, r.gpu)]
     if not found:
         known = ", ".join(
-            sorted(path.parent.name + "/" + path.stem for path in data_dir.glob("*/*.csv"))
+            sorted(
+                f"{path.parent.name}/{path.stem}"
+                for path in data_dir.glob("*/*.csv")
+                if path.name != proofs.FILE
+            )
         )
         raise RefusalError(
             f"suite {suite!r} was recorded on no card{f' called {gpu!r}' if gpu else ''}; "
