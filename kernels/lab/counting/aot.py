@@ -62,8 +62,8 @@ class Built:
     @property
     def fault(self) -> str | None:
         """One sentence if it must not be shipped like this, else None."""
-        told = (self.op, self.variant, self.passes[0], self.dtype, self.shapes[0])
-        where = f"{' '.join(told)} on sm_{self.capability}"
+        what = (self.op, self.variant, self.passes[0], self.dtype, self.shapes[0])
+        where = f"{' '.join(what)} on sm_{self.capability}"
         if self.error:
             return f"{where}: {self.kernel} does not compile: {self.error}"
         if self.stack_bytes:
@@ -123,7 +123,7 @@ def _launches(op: Op, variant: Variant, inputs: dict[str, Any]) -> Iterator[tupl
         yield from (("bwd", launch) for launch in backward)
 
 
-def _variants(op: Op) -> tuple[list[Variant], list[str]]:
+def variants(op: Op) -> tuple[list[Variant], list[str]]:
     """An operation's variants to compile, and a sentence for each that can't be compiled here."""
     found, missing = [], []
     for variant in op.variants.values():
@@ -139,24 +139,28 @@ def _variants(op: Op) -> tuple[list[Variant], list[str]]:
     return found, missing
 
 
+def told(case: Case) -> str:
+    """Return a case's shape and options, as `Built.shapes` has them."""
+    return " ".join(filter(None, (shape_name(case.shape), options_name(case.options))))
+
+
 def _jobs(op: Op, capabilities: Sequence[int]) -> list[_Job]:
     """Everything to compile, each binary once."""
     found: dict[Any, _Job] = {}
     names = [dtype_name(dtype) for dtype in op.dtypes]
     for case in cases((*op.shapes, *op.beyond), *names, options=op.options):
         inputs = _inputs(op, case)
-        for variant, capability in itertools.product(_variants(op)[0], capabilities):
-            if (case.dtype == torch.bfloat16 and capability < 80) or not variant.fits(case):
+        for variant, capability in itertools.product(variants(op)[0], capabilities):
+            if case.dtype == torch.bfloat16 and capability < 80:
                 continue
             with assume_capability(capability):
-                for pass_, launch in _launches(op, variant, inputs):
+                fits = variant.fits(case)
+                for pass_, launch in _launches(op, variant, inputs) if fits else ():
                     wanted = launch.specialize(capability)
                     new = _Job(op.name, variant.name, dtype_name(case.dtype), wanted)
                     job = found.setdefault((variant.name, case.dtype, wanted.key), new)
-                    told = shape_name(case.shape)
-                    told += f" {options_name(case.options)}" if case.options else ""
-                    if told not in job.shapes:
-                        job.shapes.append(told)
+                    if told(case) not in job.shapes:
+                        job.shapes.append(told(case))
                     if pass_ not in job.passes:
                         job.passes.append(pass_)
     return list(found.values())
@@ -164,15 +168,15 @@ def _jobs(op: Op, capabilities: Sequence[int]) -> list[_Job]:
 
 def _build(job: _Job) -> Built:
     wanted = job.specialization
-    told: dict[str, Any] = {}
+    known: dict[str, Any] = {}
     try:
         compiled = wanted.compile()
     except Exception as error:  # whatever Triton or ptxas raises is what the reader is told
         text = str(error).strip().splitlines() or [""]
-        told["error"] = f"{type(error).__name__}: {text[0]}"
+        known["error"] = f"{type(error).__name__}: {text[0]}"
     else:
         for name in ("num_warps", "registers", "stack_bytes", "shared_bytes", "matrix_instruction"):
-            told[name] = getattr(compiled, name)
+            known[name] = getattr(compiled, name)
     return Built(
         op=job.op,
         variant=job.variant,
@@ -182,7 +186,7 @@ def _build(job: _Job) -> Built:
         passes=tuple(job.passes),
         capability=wanted.capability,
         shared_limit=LIMITS[wanted.capability].shared_bytes_per_block,
-        **told,
+        **known,
     )
 
 
@@ -238,7 +242,7 @@ def run(op_name: str | None) -> int:
     if any(torch.bfloat16 in op.dtypes for op in ops):
         print(NO_BF16)
     for op in ops:
-        print(*(f"{sentence}\n" for sentence in _variants(op)[1]), sep="", end="")
+        print(*(f"{sentence}\n" for sentence in variants(op)[1]), sep="", end="")
     faults = [built.fault for built in rows if built.fault]
     print(*(f"{fault}\n" for fault in faults), sep="", end="")
     print(f"{len(rows)} kernels compiled, {len(faults)} at fault")

@@ -43,7 +43,7 @@ from kernels.ops.shared.available import (
 )
 from kernels.ops.shared.operators import define, device_guard, like, needs_gradient
 from kernels.ops.shared.rows import one_row_stride
-from kernels.registry import Backward, Op, Pass, Variant, cases, named, register
+from kernels.registry import Backward, Case, Op, Pass, Variant, cases, named, register
 
 Tensor = torch.Tensor
 
@@ -170,6 +170,12 @@ def simple(
     return _taught(layer_norm_row, block, num_warps, (x, weight, bias), eps)
 
 
+def one_block_holds(case: Case) -> bool:
+    """Whether a row fits into one block on the card at hand."""
+    n_cols = case.shape[-1]
+    return n_cols <= configuration(n_cols, capability(torch.device("cpu")))[0]
+
+
 def _launch(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
     return forward(x, None, weight, bias, eps, centred=True)[0]
 
@@ -233,7 +239,13 @@ OP = register(
             ),
             *in_cuda.VARIANTS,
             Variant("tutorial", tutorial, counted="triton"),
-            Variant("fused_simple", simple, counted="triton", moves=moves(TENSORS)),
+            Variant(
+                "fused_simple",
+                simple,
+                counted="triton",
+                moves=moves(TENSORS),
+                fits=one_block_holds,
+            ),
             Variant("fused", layer_norm, BOTH, counted="triton", moves=moves(TENSORS)),
             Variant("liger", liger_layer_norm, BOTH, unavailable=needs_liger),
             Variant("helion", helion_layer_norm, unavailable=needs_helion),

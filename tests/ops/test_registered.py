@@ -1,0 +1,111 @@
+"""Every registered operation is right: forward, back, in bytes, and on every card it compiles for.
+
+Nothing here names an operation. What a new one registers is what it is held to.
+"""
+
+import pytest
+import torch
+
+import kernels.ops  # noqa: F401  (registers the operations)
+from kernels import passes, registry
+from kernels.lab.counting import aot
+from kernels.launch import assume_capability
+from kernels.registry import DTYPES, Case, operators_of
+from tests.ops import proving
+
+OPS = registry.ops()
+RUNNABLE = [(op, variant) for op in OPS for variant in proving.runnable(op)]
+
+
+def every(pairs):
+    return pytest.mark.parametrize(
+        ("op", "variant"), [pytest.param(o, v, id=f"{o.name}-{v.name}") for o, v in pairs]
+    )
+
+
+@every((o, v) for o, v in RUNNABLE if not v.own_random)
+def test_every_variant_is_right(op, variant):
+    for case, layout in proving.combinations(op):
+        if variant.fits(case):
+            proving.forward(op, variant, case, layout)
+
+
+@every((o, v) for o, v in RUNNABLE if v.has("train"))
+def test_every_gradient_is_right(op, variant):
+    for case, layout in proving.combinations(op):
+        if variant.fits(case) and 0 not in case.shape:
+            proving.backward(op, variant, case, layout)
+
+
+@every((o, v) for o, v in RUNNABLE if v.moves)
+def test_launches_move_what_the_formula_says(op, variant):
+    for dtype in (torch.bfloat16, torch.float32):
+        for options in op.options:
+            for shape in proving.small(op):
+                case = Case(shape, dtype, options)
+                if 0 in shape or not variant.fits(case):
+                    continue
+                for pass_ in (p for p in ("fwd", "bwd") if variant.has(p)):
+                    proving.moves(op, variant, case, pass_)
+
+
+@every((o, v) for o in OPS for v in o.variants.values() if v.counted == "aten")
+def test_operators_move_the_ideal_bytes_at_least(op, variant):
+    for case in op.cases_of("fwd"):
+        for pass_ in (p for p in ("fwd", "bwd", "train") if variant.has(p)):
+            proving.moves_of_operators(op, variant, case, pass_)
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+def test_every_launch_compiles_for_every_card_without_a_spill(op):
+    proving.compiled(op)
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+def test_every_shape_dtype_and_pass_is_compiled(op):
+    variants, missing = aot.variants(op)
+    built = aot.build(op, (80,))
+    reached = {
+        (b.variant, b.dtype, shape, p) for b in built for shape in b.shapes for p in b.passes
+    }
+    for variant in variants:
+        wanted = ["fwd", "train", "bwd"] if variant.has("train") else ["fwd"]
+        for case in registry.cases((*op.shapes, *op.beyond), options=op.options):
+            with assume_capability(80):
+                fits = variant.fits(case)
+            if case.dtype in op.dtypes and fits:
+                dtype, shape = registry.dtype_name(case.dtype), aot.told(case)
+                assert {(variant.name, dtype, shape, p) for p in wanted} <= reached
+    assert not [sentence for sentence in missing if "cuda.core" not in sentence]
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+def test_an_operation_has_what_readers_compare(op):
+    assert {"eager", "torch"} <= set(op.variants)
+    assert any(name.startswith("fused") for name in op.variants)
+    assert set(op.dtypes) <= set(DTYPES.values())
+
+
+@every((o, v) for o, v in RUNNABLE if v.name == "fused")
+def test_a_fused_operation_meets_pytorch_as_one_operator(op, variant):
+    """Compilers, fake tensors and ledgers see one operator of its own, whatever is wanted of it."""
+    seen = []
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if func.namespace == "fusing_kernels":
+                seen.append(func._schema.name.split("::")[1])
+            return func(*args, **(kwargs or {}))
+
+    case = Case(proving.small(op)[0], torch.float32, op.options[0])
+    inputs = op.make(case, "cpu", seed=0)
+    own = {one.name for one in operators_of(op.name)}
+    with Watch(), torch.no_grad():
+        variant.fn(**inputs)
+    assert len(seen) == 1
+    assert set(seen) <= own
+    if variant.has("train"):
+        with Watch():
+            passes.bind(op, variant, inputs, "train")()
+        assert set(seen) <= own
+        assert len(set(seen)) >= 2
