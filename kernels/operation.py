@@ -14,6 +14,9 @@ from typing import Any
 
 import torch
 
+# What a reader calls: these are held to shapes beyond the suite's too. A variant that is taught, or
+# another's, stands for the suite's shapes alone.
+FASTEST = ("fused", "fused_cuda", "fused_hopper")
 SUITES = ("ceilings", "norms", "pointwise", "matmul", "attention", "encoder", "inference")
 PASSES = ("fwd", "bwd", "train")
 DTYPES: Mapping[str, torch.dtype] = {
@@ -326,6 +329,12 @@ class Op:
     def growth(self) -> Mapping[str, int]:
         """The degree in each size that counts are extended along."""
         return self.degrees or dict.fromkeys(self.independent, 1)
+
+    def compiled_at(self, variant: Variant) -> tuple[Case, ...]:
+        """Return the cases whose launches a variant is compiled for ahead of time."""
+        beyond = self.beyond if variant.name in FASTEST else ()
+        names = [dtype_name(dtype) for dtype in self.dtypes]
+        return cases((*self.shapes, *beyond), *names, options=self.options)
 
     def pass_(self, name: str) -> Pass:
         """Return the pass `fwd`, `bwd` or `train`; ValueError with one sentence if it has none."""

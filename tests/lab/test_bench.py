@@ -135,7 +135,9 @@ def test_the_ceilings():
         2048,
         8192,
     ]
-    names = [(c.op.name, v.name, registry.dtype_name(c.dtype)) for c in cells for v in c.variants]
+    names = [
+        (c.op.name, v.name, registry.dtype_name(c.case.dtype)) for c in cells for v in c.variants
+    ]
     assert names[:2] == [("copy", "torch", "fp32"), ("copy", "kernel", "fp32")]
     assert names[8:] == [
         ("matmul", "torch", "fp16"),
@@ -337,7 +339,10 @@ def test_a_run_without_faults_ends_with_0_and_takes_what_the_profiler_found(
 ):
     def profiled(rows, seconds, say):
         kernels = [ProfiledKernel("a", 1.0, 100, 10), ProfiledKernel("b", 1.0, 5, 1)]
-        cells = [CellProfile(*row.key[:5], "chain", kernels) for row in rows]
+        cells = [
+            CellProfile(row.op, row.variant, row.pass_, row.shape, row.dtype, "chain", kernels)
+            for row in rows
+        ]
         return profile.Found(cells, {}, [])
 
     monkeypatch.setattr(profile, "run_rows", profiled)

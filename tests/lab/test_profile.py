@@ -54,6 +54,7 @@ def entry(variant: str, error: str = "") -> dict[str, str]:
         "pass": "fwd",
         "shape": "64x1000",
         "dtype": "fp32",
+        "options": "",
         "error": error,
     }
 
@@ -111,7 +112,7 @@ def test_output_without_numbers_is_refused(text, told):
 def test_kernels_between_two_markers_belong_to_a_cell():
     kernels = parse_csv(CAPTURED)
     single, chain = cells_from_kernels(kernels, [entry("torch"), entry("eager")], "chain")
-    assert single.key == ("layernorm", "torch", "fwd", "64x1000", "fp32")
+    assert single.key == (("layernorm", "fwd", "64x1000", "fp32", ""), "torch")
     assert (single.dram_read, single.dram_write) == (536_870_912, 242_221_056)
     assert (chain.dram_read, chain.dram_write) == (100_663_296, 40_008_192)
     assert [kernel.name for kernel in chain.kernels] == ["elementwise_kernel", "reduce_kernel"]

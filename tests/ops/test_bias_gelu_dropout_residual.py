@@ -157,7 +157,7 @@ def test_what_is_refused(name):
 
 def test_an_output_with_the_wrong_share_is_told():
     inputs = OP.inputs((50, 100), torch.float32, "cpu", seed=1)
-    all_kept = OP.outcomes(**inputs)[0].float()
+    all_kept = OP.random.outcomes(**inputs)[0].float()
     with pytest.raises(ValueError, match="are kept where 90.00% should be"):
         correctness.relative_error(OP, (50, 100), inputs, all_kept, own_random=True)
     half = torch.where(torch.rand(50, 100) < 0.9, all_kept, inputs["residual"])

@@ -379,7 +379,7 @@ def test_programs_of_two_kinds_are_counted_at_a_few_rows(monkeypatch):
     monkeypatch.setattr(back, "WIDEST", 64)
     monkeypatch.setattr(back, "WIDER_HALF", back.Wide(64, 1, sum_rows=2, sum_cols=64, rows_each=4))
     op, shape, dtype = get("layernorm"), (100, 192), torch.bfloat16
-    caches = back.configuration, op_ledger._count_op
+    caches = back.configuration, op_ledger._count
     try:
         for cache in caches:
             cache.cache_clear()

@@ -9,6 +9,7 @@ C++ is compiled by NVRTC, all kernels of a source in one go.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,7 +28,7 @@ from kernels.lab.selection import RefusalError, load_ops
 from kernels.launch import Launch, assume_capability, recording
 from kernels.launch.binary import Specialization
 from kernels.passes import back
-from kernels.registry import Case, Op, Variant, cases, dtype_name, options_name, shape_name
+from kernels.registry import Case, Op, Variant, dtype_name, options_name, shape_name
 
 TARGETS = (75, 80, 89, 90, 100, 120)
 NO_BF16 = "bf16 is not compiled for sm_75: it needs compute capability 8.0 or later"
@@ -147,15 +148,14 @@ def told(case: Case) -> str:
 def _jobs(op: Op, capabilities: Sequence[int]) -> list[_Job]:
     """Everything to compile, each binary once."""
     found: dict[Any, _Job] = {}
-    names = [dtype_name(dtype) for dtype in op.dtypes]
-    for case in cases((*op.shapes, *op.beyond), *names, options=op.options):
-        inputs = _inputs(op, case)
-        for variant, capability in itertools.product(variants(op)[0], capabilities):
+    inputs_of = functools.cache(functools.partial(_inputs, op))
+    for variant in variants(op)[0]:
+        for case, capability in itertools.product(op.compiled_at(variant), capabilities):
             if case.dtype == torch.bfloat16 and capability < 80:
                 continue
             with assume_capability(capability):
                 fits = variant.fits(case)
-                for pass_, launch in _launches(op, variant, inputs) if fits else ():
+                for pass_, launch in _launches(op, variant, inputs_of(case)) if fits else ():
                     wanted = launch.specialize(capability)
                     new = _Job(op.name, variant.name, dtype_name(case.dtype), wanted)
                     job = found.setdefault((variant.name, case.dtype, wanted.key), new)

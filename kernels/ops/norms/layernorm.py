@@ -24,7 +24,7 @@ from kernels.launch import capability
 from kernels.ops.norms import common
 from kernels.ops.norms import layernorm_cuda as in_cuda
 from kernels.ops.norms.forward import configuration, forward, forward_candidates
-from kernels.ops.norms.moves import moves
+from kernels.ops.norms.moves import moves, one_block_moves
 from kernels.ops.norms.operators import norm_train
 from kernels.ops.norms.peers import (
     compiled_layer_norm,
@@ -243,7 +243,7 @@ OP = register(
                 "fused_simple",
                 simple,
                 counted="triton",
-                moves=moves(TENSORS),
+                moves=one_block_moves(TENSORS),
                 fits=one_block_holds,
             ),
             Variant("fused", layer_norm, BOTH, counted="triton", moves=moves(TENSORS)),

@@ -16,25 +16,36 @@ _FP32 = 4  # bytes of a partial sum
 _CPU = torch.device("cpu")  # where launches are counted
 
 
+def one_block_moves(names: Sequence[str]) -> Callable[[Case, str], Moves]:
+    """Return what a forward moves that holds any row it takes in one block."""
+    return lambda case, _pass: _forward(names, case, in_tiles=False)
+
+
 def moves(names: Sequence[str]) -> Callable[[Case, str], Moves]:
     """Return what a norm that takes these tensors moves, forward or back, rows side by side."""
 
     def of(case: Case, pass_: str) -> Moves:
-        return (_back if pass_ == "bwd" else _forward)(names, case)
+        if pass_ == "bwd":
+            return _back(names, case)
+        block = chosen(torch.empty(case.shape, dtype=case.dtype))[0]
+        return _forward(names, case, in_tiles=case.shape[-1] > block)
 
     return of
 
 
-def _forward(names: Sequence[str], case: Case) -> Moves:
-    """One launch. A row that a block holds is asked for once; a row in tiles, or its sum, again."""
+def _forward(names: Sequence[str], case: Case, in_tiles: bool) -> Moves:
+    """One launch. A row that a block holds is asked for once.
+
+    A row in tiles is asked for again; of a sum it is the stored one that is read back.
+    """
     rows, n_cols = case.shape
-    in_tiles = n_cols > chosen(torch.empty(case.shape, dtype=case.dtype))[0]
     added = "residual" in names
+    size = rows * n_cols * case.dtype.itemsize
     parameters = 2 if "bias" in names else 1  # asked for anew by each row
     return Moves(
         launches=1,
-        unique=forward_cost(names)(case).bytes_ideal,
-        requested=rows * n_cols * case.dtype.itemsize * (2 * (1 + added) + in_tiles + parameters),
+        unique=forward_cost(names)(case).bytes_ideal + in_tiles * added * size,
+        requested=size * (2 * (1 + added) + in_tiles + parameters),
     )
 
 
