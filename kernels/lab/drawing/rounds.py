@@ -12,10 +12,10 @@ from matplotlib.path import Path
 from matplotlib.transforms import Affine2D
 
 from kernels.cuda.emulator.results import WarpAccess
+from kernels.hardware import WARP_THREADS
 from kernels.lab.drawing.style import CYCLE, FONT_SIZE, new_figure, page, themed
 from kernels.launch import Access
 
-_WARP = 32
 _ROUND = 0.085  # inches that a round takes, where a panel has many
 _LEAST, _MOST = 0.3, 4.0  # inches of a panel
 
@@ -36,7 +36,7 @@ def requests(
             raise ValueError("the trace has no warps; take one of a kernel in CUDA C++")
         if (access.argument, access.kind, access.program) != (argument, kind, program):
             continue
-        warp = int(access.threads[0]) // _WARP
+        warp = int(access.threads[0]) // WARP_THREADS
         number = asked.get(warp, 0)
         asked[warp] = number + 1
         wide = access.itemsize // item_bytes  # elements that a lane takes at once

@@ -14,10 +14,10 @@ import functools
 import torch
 
 from kernels.ops.norms import common, layernorm
-from kernels.ops.norms.forward import candidates, forward
+from kernels.ops.norms.forward import forward
 from kernels.ops.norms.operators import norm_train
 from kernels.ops.norms.peers import compiled_add_layer_norm, torch_add_layer_norm
-from kernels.ops.norms.tuning import backward_candidates
+from kernels.ops.norms.tuning import backward_candidates, candidates
 from kernels.ops.shared.arguments import check_norm, check_residual
 from kernels.ops.shared.available import needs_gpu
 from kernels.ops.shared.operators import define, like, needs_gradient
