@@ -58,14 +58,14 @@ def _count_op(name: str, variant: str, shape: Shape, dtype: torch.dtype, pass_: 
         inputs = {name: _untouched(value) for name, value in fakes.items()}
         if pass_ == "fwd":
             return functools.partial(fn, **inputs)
-        with recording():  # the forward's launches, which don't run either
+        with recording():  # the forward's launches are not run either
             return passes.back(op, fn, inputs, lambda outs: [torch.empty_like(o) for o in outs])
 
     return by_rows(at, call_at, shape[0]) if op.rows_independent else at(shape[0])
 
 
 def _untouched(value: Any) -> Any:
-    """Memory of a tensor's size that nothing has written: the system gives no pages for it."""
+    """A tensor of this size that is never written: until then it takes no memory."""
     if not isinstance(value, torch.Tensor):
         return value
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)

@@ -22,8 +22,14 @@ SHAPES: tuple[Shape, ...] = (
     (65536, 1024),
 )
 
-# Where the bench has fewer cells than these in every dtype: a card's hour is short.
-LARGE = (*((4096, 4096), (4096, 8192), (16384, 8192), (65536, 1024)), (8192, 16384))
+# What an operation or a pass is measured at that is not measured at all shapes in all dtypes.
+LARGE: tuple[Shape, ...] = (
+    (4096, 4096),
+    (4096, 8192),
+    (16384, 8192),
+    (65536, 1024),
+    (8192, 16384),
+)
 
 
 def cells(shapes: Sequence[Shape], dtype: str) -> tuple[tuple[Shape, torch.dtype], ...]:
