@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
 from kernels.hardware import VECTOR_BYTES
 
 
-@dataclass(frozen=True)
-class Rows:
+class Rows(NamedTuple):  # made at every launch: a frozen dataclass takes longer
     """The rows of x (..., N) by two strides, in elements; `x` is a copy where two don't do.
 
     Row r begins at r // n_inner_rows · outer_stride + r % n_inner_rows · inner_stride, and its
@@ -58,8 +57,9 @@ def fill_vectors(unit: int, itemsize: int) -> bool:
 
 def collapse_rows(x: torch.Tensor) -> Rows:
     """Describe the rows of x (..., N); a contiguous copy's if x needs more than two strides."""
+    (*sizes, n_cols), (*strides, col_stride) = x.shape, x.stride()
     dims: list[tuple[int, int]] = []
-    for size, stride in zip(x.shape[:-1], x.stride()[:-1], strict=True):
+    for size, stride in zip(sizes, strides, strict=True):
         if size == 1:
             continue
         if dims and dims[-1][1] == size * stride:
@@ -72,11 +72,11 @@ def collapse_rows(x: torch.Tensor) -> Rows:
     outer_stride = dims[0][1] if len(dims) == 2 else 0
     return Rows(
         x=x,
-        n_rows=x.numel() // x.shape[-1],
-        n_cols=x.shape[-1],
+        n_rows=math.prod(sizes),
+        n_cols=n_cols,
         outer_stride=outer_stride,
         inner_stride=inner_stride,
-        col_stride=x.stride(-1),
+        col_stride=col_stride,
         n_inner_rows=n_inner_rows,
     )
 
