@@ -63,6 +63,37 @@ def test_no_circle_of_imports():
     assert circle(graph) == []
 
 
+def of_other_chapters(graph: dict[str, set[str]]) -> list[str]:
+    """Questions that import what stands in another chapter's folder, and kits that import any."""
+    questions = "kernels.grading.questions."
+
+    def folder(name: str) -> str:
+        return name.removeprefix(questions).partition(".")[0] if name.startswith(questions) else ""
+
+    return [
+        f"{name} imports {other}"
+        for name in sorted(graph)
+        if folder(name)
+        for other in sorted(graph[name])
+        if folder(other).startswith("ch") and folder(other) != folder(name)
+    ]
+
+
+def test_a_chapters_questions_take_what_they_share_from_the_kits():
+    graph = imports(ROOT)
+    kits = {name for name in graph if name.startswith("kernels.grading.questions.kits.")}
+    assert any(kits & graph[name] for name in graph if ".questions.ch" in name)
+    assert of_other_chapters(graph) == []
+
+
+def test_a_question_that_takes_from_another_chapter_is_found():
+    one, two, kit = (f"kernels.grading.questions.{at}" for at in ("ch01.a", "ch02.b", "kits.c"))
+    registers = {"kernels.grading.questions": {one, two}}
+    assert of_other_chapters(registers | {one: {kit}, two: {kit}, kit: set()}) == []
+    found = of_other_chapters({one: {two}, two: set(), kit: {one}})
+    assert found == [f"{one} imports {two}", f"{kit} imports {one}"]
+
+
 def test_a_circle_is_found_wherever_it_hides(tmp_path):
     package = tmp_path / "kernels"
     package.mkdir()

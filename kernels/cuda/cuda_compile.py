@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from kernels.cuda import nvrtc
 from kernels.cuda.errors import CudaError
+from kernels.hardware import WARP_THREADS
 from kernels.launch.binary import Compiled, disassembly, resource_usage
 from kernels.launch.errors import Program
 
@@ -58,7 +59,7 @@ class CudaSpecialization:
             registers=used["REG"],
             stack_bytes=used["STACK"],
             shared_bytes=used["SHARED"] + self.shared_bytes,
-            num_warps=-(-self.block[0] * self.block[1] * self.block[2] // 32),
+            num_warps=-(-self.block[0] * self.block[1] * self.block[2] // WARP_THREADS),
             matrix_instruction=self._matrix_instruction(cubin, names[self.kernel]),
             cubin=cubin,
         )

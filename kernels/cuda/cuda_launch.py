@@ -9,11 +9,10 @@ from typing import Any
 import torch
 
 from kernels.cuda.emulator.results import Counts
+from kernels.hardware import WARP_THREADS
 from kernels.launch.binary import Specialization
 from kernels.launch.errors import Program
 from kernels.launch.launches import Launch
-
-_WARP = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +39,7 @@ class CudaLaunch(Launch):
         A warp whose lanes all stay away makes no request, and counts for nothing.
         """
         lines = self.arena.lines if self.arena else ()
-        lanes = _WARP * sum(line.requests for line in lines)
+        lanes = WARP_THREADS * sum(line.requests for line in lines)
         return lanes, lanes - sum(line.bytes_requested // line.width for line in lines)
 
     @property

@@ -24,12 +24,13 @@ from kernels.cuda.signature import (
     declarations,
     split_outside_brackets,
 )
+from kernels.hardware import LIMITS
 from kernels.launch import launches
 from kernels.launch.errors import Program
 
 _MAX_THREADS, _MAX_THREADS_Z = 1024, 64
 _MAX_GRID = (2**31 - 1, 65535, 65535)
-_MAX_SHARED = 227 * 1024
+_MAX_SHARED = max(limits.shared_bytes_per_block for limits in LIMITS.values())
 _FORMATS = {
     torch.float32: "<f",
     torch.float64: "<d",

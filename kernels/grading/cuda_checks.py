@@ -16,6 +16,7 @@ from kernels.cuda.emulator.results import LineTraffic
 from kernels.grading.cases import Run
 from kernels.grading.checks import computed_by_kernels
 from kernels.grading.question import Attempt, Wrong
+from kernels.hardware import WARP_THREADS
 from kernels.launch.interpreter import tensors_of
 
 # An emulated launch of a check ends within this, so that the fault names the kernel's own line.
@@ -134,7 +135,7 @@ def few_shared_stores(attempt: Attempt, runs: Sequence[Run]) -> None:
                 continue
             stores = [line for line in launch.arena.banks if line.kind != "load"]
             stored = sum(line.bytes_requested for line in stores)
-            warps = math.prod(launch.grid) * -(-math.prod(launch.block) // 32)
+            warps = math.prod(launch.grid) * -(-math.prod(launch.block) // WARP_THREADS)
             if stored <= 8 * warps:
                 continue
             worst = max(stores, key=lambda line: line.bytes_requested)

@@ -15,7 +15,7 @@ from kernels.cuda.cuda_launch import CudaLaunch
 from kernels.grading.cases import Case, Run
 from kernels.grading.checks import call
 from kernels.grading.question import Attempt, Wrong
-from kernels.lab.cards.makers import LIMITS
+from kernels.hardware import LIMITS, WARP_THREADS
 from kernels.launch import assume_capability, recording
 from kernels.launch.triton_compile import compile_launch
 
@@ -70,7 +70,7 @@ def compiles(attempt: Attempt, cases: Iterable[Case]) -> None:
                     "Spilled values travel to memory and back, and no byte count shows it. "
                     + _FEWER[isinstance(launch, CudaLaunch)],
                 )
-            registers = built.registers * 32 * built.num_warps
+            registers = built.registers * WARP_THREADS * built.num_warps
             if registers > LIMITS[capability].registers_per_sm:
                 raise Wrong(
                     f"{where} takes {built.registers} registers a thread, and {registers:,} a "

@@ -14,7 +14,9 @@ from book.tools import build
 from kernels.lab.counting import traffic
 from kernels.lab.records.data import recordings
 from kernels.launch import recording
-from kernels.ops.norms import add_layernorm, forward, layernorm, rmsnorm
+from kernels.ops.norms import add_layernorm, configurations, layernorm, rmsnorm
+from kernels.ops.norms.forward import forward
+from kernels.ops.shared.blocks import Block
 from kernels.ops.softmax import softmax
 from kernels.paths import ROOT
 
@@ -111,8 +113,8 @@ def test_the_tiles_are_the_packages(page, dtype):
     inputs = layernorm.OP.inputs((2, 100), dtype, "cpu", seed=0)
     y, ledger = launched(page.layer_norm_tiles, inputs, 32)
     x, weight, bias = inputs.values()
-    way = {"centred": True, "configured": (32, 4)}
-    assert torch.equal(y, forward.forward(x, None, weight, bias, 1e-5, **way)[0])
+    way = {"centred": True, "configured": Block(32, 4)}
+    assert torch.equal(y, forward(x, None, weight, bias, 1e-5, **way)[0])
     assert ledger.tensor("x").times_read == 2
 
 
@@ -126,7 +128,7 @@ def test_the_softmax_is_right_and_asks_as_the_packages(page, dtype):
 
 
 def test_what_the_page_reads_off_the_tuners_results_stands_beside_the_table():
-    told = inspect.getsource(forward)
+    told = inspect.getsource(configurations)
     found = {}
     for shape, times in re.findall(r"(\d+×\d+): ((?:[\w ]+: [\d.]+,? ?)+)\(", told):
         pairs = re.findall(r"([\w ]+?): ([\d.]+)", times)
@@ -364,7 +366,8 @@ def test_the_notebook_runs_and_its_counts_are_as_told():
     assert "x asked for 2 times" in told["tiles-run"]
     assert "row, 16 warps" in told["tune"]
     assert "tiles of 8192, 8 warps" in told["tune"]
-    assert "(9, 0): ((256, 1)" in told["tune-table"]
+    assert "Block(256, 1)" in told["tune-table"]
+    assert "(9, 0): (*UP_TO_16384, Block(32768, 32))" in told["tune-table"]
     assert len(re.findall(r"\| 1\.00 \|", told["loops-measured"])) == 4
     assert told["peers-softmax-table"].count("| 1.00 |") == 3
     assert "at most 33 bytes a number" in told["claims"]

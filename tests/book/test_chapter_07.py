@@ -15,8 +15,8 @@ from kernels.lab.records.data import recordings
 from kernels.launch import recording
 from kernels.launch.triton_compile import compile_launch
 from kernels.ops.norms import layernorm
-from kernels.ops.norms.backward import CONFIGURATIONS, WIDE_HALF
 from kernels.ops.norms.backward_kernels import norm_backward_rows, sum_partials
+from kernels.ops.norms.configurations import BACKWARD, WIDE_HALF
 from kernels.paths import ROOT
 from tests.book.test_chapter_02 import cells
 
@@ -70,8 +70,17 @@ def of_the_package(given, programs, rows_each, block_rows):
     dx, parts = buffers(given, programs)
     (n_rows, n_cols), block_cols = x.shape, triton.next_power_of_2(x.shape[1])
     norm_backward_rows[(programs,)](
-        *(dy, None, x, weight, mean, inv_std, dx, *parts, n_cols, n_cols, n_rows, rows_each),
-        *(n_cols, 1, block_rows, block_cols, 1, True),
+        *(dy, None, x, weight, mean, inv_std, dx, *parts),
+        dy_row_stride=n_cols,
+        x_row_stride=n_cols,
+        n_rows=n_rows,
+        rows_each=rows_each,
+        n_col_units=n_cols,
+        STRIDE_UNIT=1,
+        BLOCK_ROWS=block_rows,
+        BLOCK_COLS=block_cols,
+        STAGES=1,
+        HOLD_WEIGHT=True,
     )
     return dx, parts
 
@@ -187,8 +196,7 @@ def test_a_row_of_8192_fills_the_registers_and_a_stage_takes_32_kilobytes(page):
     assert 2 * alone.registers * 32 * 8 > 65536  # no place for a second program
     assert compiled(16384, 16, 1).stack_bytes > 0
     assert 0 <= compiled(8192, 8, 3).shared_bytes - 2 * 32768 < 256
-    _, _, per_sm, stages = CONFIGURATIONS[9, 0]
-    assert (per_sm, stages) == (1, 3)
+    assert (BACKWARD[9, 0].programs_per_sm, BACKWARD[9, 0].stages) == (1, 3)
 
 
 def test_rows_come_without_a_gap_from_three_stages_on(page):
@@ -323,8 +331,8 @@ def test_a_row_too_wide_for_its_sums_is_asked_for_again_and_caches_answer(card):
 
 def test_the_teams_that_the_page_tells_of_are_the_packages(card):
     team = WIDE_HALF
-    assert (team.rows_each, WIDE[1] // team.sum_cols, team.sum_cols) == (64, 16, 1024)
-    assert team.rows_each * WIDE[1] * 2 * 2 == 4 << 20
+    assert (team.rows_per_team, WIDE[1] // team.sum_cols, team.sum_cols) == (64, 16, 1024)
+    assert team.rows_per_team * WIDE[1] * 2 * 2 == 4 << 20
     assert card.recording.provenance["card"]["l2_bytes"] == 50 << 20
     assert -(-WIDE[1] // team.block_cols) > 1  # dx goes by tiles
 

@@ -11,7 +11,7 @@ from kernels.grading.cases import Case
 from kernels.grading.checks import run
 from kernels.grading.hardware import compiles, enough_programs
 from kernels.grading.question import Attempt, Wrong
-from kernels.lab.cards.makers import LIMITS
+from kernels.hardware import LIMITS
 from kernels.registry import Tolerance
 from tests.grading import submissions as s
 

@@ -5,8 +5,9 @@ import dataclasses
 import pytest
 import torch
 
+from kernels.hardware import LIMITS
 from kernels.lab.cards import devices
-from kernels.lab.cards.makers import CARDS, LIMITS
+from kernels.lab.cards.makers import CARDS
 from kernels.lab.records.data import write_suite
 from tests.lab.test_data import a_row
 

@@ -8,8 +8,9 @@ import torch
 
 from kernels.launch import assume_capability, recording
 from kernels.launch.triton_compile import compile_launch
-from kernels.ops.norms import forward
+from kernels.ops.norms.configurations import FORWARD, forward_block
 from kernels.ops.norms.layernorm import eager, layer_norm, reference
+from kernels.ops.shared.blocks import Block
 from kernels.registry import DTYPES, Case, get
 
 OP = get("layernorm")
@@ -199,7 +200,7 @@ def test_no_launch_spills_on_any_card(capability):
 
 
 def test_a_wide_row_takes_the_loop_and_one_in_32_bits_sooner():
-    block, _ = forward.configuration(2**20, (9, 0))
+    block = forward_block(2**20, (9, 0)).cols
     with recording() as launches:
         for n_cols, dtype in ((block, torch.float16), (block + 1, torch.float16)):
             layer_norm(torch.empty(1, n_cols, dtype=dtype))
@@ -227,12 +228,11 @@ def test_the_simple_variant_refuses_a_row_that_no_block_holds():
 
 
 def test_a_card_without_a_table_takes_the_nearest_older_ones():
-    table = forward.CONFIGURATIONS
-    assert forward.configuration(2**20, (8, 6)) == table[7, 5][-1]
-    assert forward.configuration(2**20, (10, 0)) == table[9, 0][-1]
-    assert forward.configuration(2**20, (12, 1)) == table[12, 0][-1]
-    assert forward.configuration(2**20, (7, 0)) == table[7, 5][-1]
-    assert forward.configuration(1000, (9, 0)) == (1024, 4)
+    assert forward_block(2**20, (8, 6)) == FORWARD[7, 5][-1]
+    assert forward_block(2**20, (10, 0)) == FORWARD[9, 0][-1]
+    assert forward_block(2**20, (12, 1)) == FORWARD[12, 0][-1]
+    assert forward_block(2**20, (7, 0)) == FORWARD[7, 5][-1]
+    assert forward_block(1000, (9, 0)) == Block(1024, 4)
 
 
 def test_a_ragged_row_is_loaded_16_bytes_at_a_time():

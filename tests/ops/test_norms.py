@@ -4,12 +4,15 @@ import pytest
 import torch
 
 from kernels import passes
+from kernels.hardware import LIMITS
 from kernels.lab.counting import op_ledger, traffic
-from kernels.launch import assume_capability, for_card, recording
+from kernels.launch import assume_capability, recording
 from kernels.launch.triton_compile import compile_launch
-from kernels.ops.norms import backward as back
+from kernels.ops.norms import configurations
 from kernels.ops.norms.add_layernorm import add_layer_norm
 from kernels.ops.norms.add_rmsnorm import add_rms_norm
+from kernels.ops.norms.backward import backward
+from kernels.ops.norms.configurations import SharedRows, Teams
 from kernels.ops.norms.forward import forward
 from kernels.ops.norms.layernorm import layer_norm
 from kernels.ops.norms.rmsnorm import rms_norm
@@ -120,11 +123,17 @@ def test_the_sum_is_rounded_and_the_rounded_sum_is_normalised():
 def test_partial_sums_of_any_number_of_rows(rows, block_rows):
     x, dy, weight = torch.randn(rows, 24), torch.randn(rows, 24), torch.randn(24)
     _, _, mean, inv_std = forward(x, None, weight, weight, 1e-5, centred=True, statistics=True)
-    told = back.backward(
-        *(dy, None, x, weight, weight, mean, inv_std),
+    told = backward(
+        dy=dy,
+        dh=None,
+        x=x,
+        weight=weight,
+        bias=weight,
+        mean=mean,
+        inv_std=inv_std,
         wants_weight=True,
         wants_bias=True,
-        configured=back.Configuration(block_rows, 1, 1, 1),
+        configured=SharedRows(block_rows, num_warps=1, programs_per_sm=1, stages=1),
     )
     x_hat = (x - mean[:, None]) * inv_std[:, None]
     for one, truth in zip(told[1:], ((dy * x_hat).sum(0), dy.sum(0)), strict=True):
@@ -283,9 +292,14 @@ def launches_of_backward(rows, n_cols, dtype, capability, centred, dh):
     x, statistic = torch.empty(rows, n_cols, dtype=dtype), torch.empty(rows)
     weight = torch.empty(n_cols, dtype=dtype)
     with assume_capability(capability), recording() as launches:
-        back.backward(
-            *(x, torch.empty_like(x) if dh else None, torch.empty_like(x), weight),
-            *(weight if centred else None, statistic if centred else None, statistic.clone()),
+        backward(
+            dy=x,
+            dh=torch.empty_like(x) if dh else None,
+            x=torch.empty_like(x),
+            weight=weight,
+            bias=weight if centred else None,
+            mean=statistic if centred else None,
+            inv_std=statistic.clone(),
             wants_weight=True,
             wants_bias=centred,
         )
@@ -307,7 +321,7 @@ def test_no_backward_spills_on_any_card(capability, centred):
             built = compile_launch(launch, capability)
             told = (launch.name, rows, n_cols, dtype, built.registers, built.stack_bytes)
             assert built.stack_bytes == 0, told
-            limit = for_card(back._SHARED, divmod(capability, 10))
+            limit = LIMITS[capability].shared_bytes_per_block
             assert built.shared_bytes <= limit, told
 
 
@@ -339,11 +353,17 @@ def test_teams_of_programs_take_rows_and_then_their_sums(centred, wants):
     inv_std = torch.rsqrt((centre**2).mean(-1, keepdim=True) + 1e-5)
     y = centre * inv_std * exact[1] + exact[2]
     truths = torch.autograd.grad(y, exact, dy.double())
-    got = back.backward(
-        *(dy, dh, x, weight, bias, mean, inv_std[:, 0].float()),
+    got = backward(
+        dy=dy,
+        dh=dh,
+        x=x,
+        weight=weight,
+        bias=bias,
+        mean=mean,
+        inv_std=inv_std[:, 0].float(),
         wants_weight=wants[0],
         wants_bias=wants[1],
-        configured=back.Wide(512, num_warps=4, sum_rows=2, sum_cols=256, rows_each=4),
+        configured=Teams(512, num_warps=4, sum_rows=2, sum_cols=256, rows_per_team=4),
     )
     assert (got[0] - dh - truths[0]).norm() <= 1e-6 * truths[0].norm()
     for one, truth, wanted in zip(got[1:], truths[1:], wants, strict=True):
@@ -356,11 +376,17 @@ def test_the_second_reading_of_a_wide_row_is_asked_for_but_unique_bytes_are_idea
     x, dy = torch.zeros(2, rows, n_cols, dtype=torch.bfloat16).unbind()
     weight, statistic = torch.ones(n_cols, dtype=torch.bfloat16), torch.ones(rows)
     counts = traffic.count(
-        lambda: back.backward(
-            *(dy, None, x, weight, weight, statistic, statistic.clone()),
+        lambda: backward(
+            dy=dy,
+            dh=None,
+            x=x,
+            weight=weight,
+            bias=weight,
+            mean=statistic,
+            inv_std=statistic.clone(),
             wants_weight=True,
             wants_bias=True,
-            configured=back.Wide(4096, num_warps=8, sum_rows=4, sum_cols=512, rows_each=4),
+            configured=Teams(4096, num_warps=8, sum_rows=4, sum_cols=512, rows_per_team=4),
         )
     )
     wide, finish = counts.steps
@@ -376,10 +402,11 @@ def test_the_second_reading_of_a_wide_row_is_asked_for_but_unique_bytes_are_idea
 
 def test_programs_of_two_kinds_are_counted_at_a_few_rows(monkeypatch):
     """In the suite a team has 64 rows of 16384 columns; here 4 of 200, so that all can be run."""
-    monkeypatch.setattr(back, "WIDEST", 64)
-    monkeypatch.setattr(back, "WIDER_HALF", back.Wide(64, 1, sum_rows=2, sum_cols=64, rows_each=4))
+    monkeypatch.setattr(configurations, "WIDEST", 64)
+    few = Teams(64, num_warps=1, sum_rows=2, sum_cols=64, rows_per_team=4)
+    monkeypatch.setattr(configurations, "WIDER_HALF", few)
     op, shape, dtype = get("layernorm"), (100, 192), torch.bfloat16
-    caches = back.configuration, op_ledger._count
+    caches = configurations.backward_configuration, op_ledger._count
     try:
         for cache in caches:
             cache.cache_clear()

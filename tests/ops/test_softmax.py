@@ -7,8 +7,10 @@ import torch
 
 from kernels.launch import assume_capability, interpreting, recording
 from kernels.launch.triton_compile import compile_launch
-from kernels.ops.softmax import backward
-from kernels.ops.softmax import softmax as module
+from kernels.ops.shared.blocks import Block
+from kernels.ops.softmax.backward import softmax_backward
+from kernels.ops.softmax.configurations import FORWARD, TILES, forward_block
+from kernels.ops.softmax.forward import softmax_forward
 from kernels.ops.softmax.softmax import reference, softmax
 from kernels.registry import DTYPES, Case, get, operators_of
 from tests.ops.test_layernorm import layouts
@@ -17,11 +19,7 @@ OP = get("softmax")
 # The kernels that hold a row, and those that walk along it: the narrow blocks of the second make a
 # row of any width a wide one, so that a few tiles are enough to test the loops.
 WIDTHS = {"divisible": 1024, "ragged": 1000, "three": 3, "one": 1, "wide": 20_000}
-FORWARD = {"row": lambda x: module.launch(x, 64, 1), "tiles": lambda x: module.launch(x, 16, 1)}
-BACKWARD = {
-    "row": lambda dy, y: backward.launch_backward(dy, y, 64, 1),
-    "tiles": lambda dy, y: backward.launch_backward(dy, y, 16, 1),
-}
+BLOCKS = {"row": Block(64, 1), "tiles": Block(16, 1)}
 
 
 def make(rows, cols, dtype, **options):
@@ -99,14 +97,14 @@ def cast(x, dtype):
 def test_every_layout_of_x_and_of_the_upstream_gradient(name, x, dtype, kernel):
     x = cast(x, dtype)
     exact = reference(x)
-    y = FORWARD[kernel](x)
+    y = softmax_forward(x, BLOCKS[kernel])
     assert y.is_contiguous()
     assert y.dtype == dtype
     assert_no_worse_than_torch(y, torch.softmax(x, -1), exact)
 
     # The same tensor once more, as the gradient of what another input gave.
     dy, y = x, softmax(make(max(1, x.numel() // x.shape[-1]), x.shape[-1], dtype)).view(x.shape)
-    dx = BACKWARD[kernel](dy, y)
+    dx = softmax_backward(dy, y, BLOCKS[kernel])
     assert dx.is_contiguous()
     assert dx.dtype == dtype
     exact = y.double() * (dy.double() - (dy.double() * y.double()).sum(-1, keepdim=True))
@@ -145,29 +143,31 @@ def test_no_rows_give_no_rows(shape):
     assert y.shape == x.grad.shape == shape
 
 
-@pytest.mark.parametrize("kernel", FORWARD)
+@pytest.mark.parametrize("kernel", BLOCKS)
 def test_rows_sum_to_one_and_a_shift_changes_nothing(kernel):
     # Whole numbers, so that the shift loses nothing.
     x = torch.randint(-8, 8, (6, 50)).float()
-    y = FORWARD[kernel](x)
+    y = softmax_forward(x, BLOCKS[kernel])
     assert (y.double().sum(-1) - 1).abs().max() <= 2.0**-22
-    torch.testing.assert_close(FORWARD[kernel](x + 1000), y, rtol=0, atol=0)
+    torch.testing.assert_close(softmax_forward(x + 1000, BLOCKS[kernel]), y, rtol=0, atol=0)
     order = torch.randperm(50)
-    torch.testing.assert_close(FORWARD[kernel](x[:, order]), y[:, order], rtol=1e-6, atol=0)
+    torch.testing.assert_close(
+        softmax_forward(x[:, order], BLOCKS[kernel]), y[:, order], rtol=1e-6, atol=0
+    )
 
 
-@pytest.mark.parametrize("kernel", FORWARD)
+@pytest.mark.parametrize("kernel", BLOCKS)
 def test_large_numbers_neither_overflow_nor_cancel(kernel):
     half = (torch.randn(4, 50) * 1e4).clamp(-6e4, 6e4).half()
     near = (1000 + torch.randn(4, 50)).float()
     edge = torch.tensor([[3.0e38, -3.4e38, 3.0e38, 0.0] * 10])
     for x in (half, near, near.half(), near.bfloat16(), edge):
-        y = FORWARD[kernel](x)
+        y = softmax_forward(x, BLOCKS[kernel])
         assert y.isfinite().all()
         assert_no_worse_than_torch(y, torch.softmax(x, -1), reference(x))
 
 
-@pytest.mark.parametrize("kernel", FORWARD)
+@pytest.mark.parametrize("kernel", BLOCKS)
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 def test_minus_infinity_is_zero_and_a_row_of_it_is_nan(kernel, dtype):
     infinity, nan = float("inf"), float("nan")
@@ -179,19 +179,19 @@ def test_minus_infinity_is_zero_and_a_row_of_it_is_nan(kernel, dtype):
     x[4, 20] = infinity
     x[5, 20] = nan
     x[6, :49] = -infinity  # all that is left gets 1
-    y = FORWARD[kernel](x)
+    y = softmax_forward(x, BLOCKS[kernel])
     torch.testing.assert_close(y, torch.softmax(x, -1), equal_nan=True, rtol=0.01, atol=0)
     assert y[3:6].isnan().all()
     assert y[6, 49] == 1
     assert (y[:3] == 0).sum() == (x[:3] == -infinity).sum()
 
 
-@pytest.mark.parametrize("kernel", FORWARD)
+@pytest.mark.parametrize("kernel", BLOCKS)
 def test_the_lowest_number_of_fp32_is_not_minus_infinity(kernel):
     lowest = torch.finfo(torch.float32).min
     x = torch.full((1, 50), float("-inf"))
     x[0, [3, 40]] = lowest
-    y = FORWARD[kernel](x)
+    y = softmax_forward(x, BLOCKS[kernel])
     assert (y[0, 3], y[0, 40], y.sum()) == (0.5, 0.5, 1.0)
 
 
@@ -321,8 +321,8 @@ def test_columns_far_apart_take_64_bit_offsets():
     near = torch.empty_strided((1, 3), (1, 7), dtype=torch.float16)
     with recording() as launches:
         for x in (far, near):
-            module.launch(x, 4, 1)
-            backward.launch_backward(x, torch.empty(x.shape, dtype=x.dtype), 4, 1)
+            softmax_forward(x, Block(4, 1))
+            softmax_backward(x, torch.empty(x.shape, dtype=x.dtype), Block(4, 1))
     wide = [launch.arguments["WIDE_OFFSETS"] for launch in launches]
     assert wide == [True, True, False, False]
     products = [compile_launch(launch, 90).ptx.count("mul.lo.s64") for launch in launches]
@@ -332,12 +332,11 @@ def test_columns_far_apart_take_64_bit_offsets():
 
 
 def test_a_card_without_a_table_takes_the_nearest_older_ones():
-    table = module.CONFIGURATIONS
-    assert module.configuration(32_768, (10, 0)) == table[9, 0][-1]
-    assert module.configuration(16_384, (8, 6)) == table[7, 5][-1]
-    assert module.configuration(16_384, (7, 0)) == table[7, 5][-1]
-    assert module.configuration(32_768, (12, 1)) == backward.TILES
-    assert module.configuration(1000, (9, 0)) == (1024, 4)
+    assert forward_block(32_768, (10, 0)) == FORWARD[9, 0][-1]
+    assert forward_block(16_384, (8, 6)) == FORWARD[7, 5][-1]
+    assert forward_block(16_384, (7, 0)) == FORWARD[7, 5][-1]
+    assert forward_block(32_768, (12, 1)) == TILES
+    assert forward_block(1000, (9, 0)) == Block(1024, 4)
 
 
 def test_a_ragged_row_is_loaded_16_bytes_at_a_time():

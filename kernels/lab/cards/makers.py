@@ -13,7 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
-KIB, MIB = 1 << 10, 1 << 20
+from kernels.hardware import LIMITS as LIMITS
+from kernels.hardware import Limits
+
+MIB = 1 << 20
 GIGA, TERA = 1e9, 1e12
 
 
@@ -35,33 +38,10 @@ class Peaks:
     fp8: float | None = None
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What one SM of a compute capability has; sizes in bytes, registers of 32 bits."""
-
-    shared_bytes_per_sm: int
-    shared_bytes_per_block: int
-    fp32_fmas_per_clock: int
-    registers_per_sm: int = 65536
-
-
 _GUIDE = Document(
     "CUDA Programming Guide, Compute Capabilities: technical specifications",
     "https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/compute-capabilities.html",
 )
-
-# By compute capability, 75 for 7.5. A block has 1 KiB less than its SM from 8.0 on: CUDA keeps it.
-# 12.0: the Blackwell Tuning Guide says 128 KB an SM, L1 included; the guide's 100 KB is kept, which
-# is what shared memory can be set to. Both say 99 KB a block.
-LIMITS: Mapping[int, Limits] = {
-    75: Limits(64 * KIB, 64 * KIB, 64),
-    80: Limits(164 * KIB, 163 * KIB, 64),
-    86: Limits(100 * KIB, 99 * KIB, 128),
-    89: Limits(100 * KIB, 99 * KIB, 128),
-    90: Limits(228 * KIB, 227 * KIB, 128),
-    100: Limits(228 * KIB, 227 * KIB, 128),
-    120: Limits(100 * KIB, 99 * KIB, 128),
-}
 
 
 @dataclass(frozen=True)

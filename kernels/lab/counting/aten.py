@@ -31,14 +31,14 @@ from kernels.passes import back
 from kernels.registry import Case, Op, operator
 
 OURS = "fusing_kernels"
-# They allocate, or only say again what is there.
+# They allocate memory, or return what they were given: no bytes move.
 _FREE = (
     *("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided"),
     *("_unsafe_view", "lift_fresh"),
 )
 # They write their first argument without reading it.
 _OVERWRITES = ("copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "bernoulli_")
-# They read of their first argument no more than they return.
+# Of their first argument they read as many bytes as they return, and not all of it.
 _GATHERS = ("index", "index_select", "gather", "embedding")
 
 
@@ -71,10 +71,10 @@ class _Counter(TorchDispatchMode):
     def __init__(self, names: dict[int, str]) -> None:
         super().__init__()
         self.steps: list[Step] = []
-        self.forgets = False  # whether steps are passed over: those of a backward's forward
-        self._written = 0  # operators, those passed over too: what they made keeps its name
+        self.forgets = False  # whether steps are left out: a forward before its backward
+        self._written = 0  # operators so far, left out or not: they number the tensors they made
         self._names = names
-        # Kept alive, so that no storage's identity is used a second time.
+        # Kept alive: a new storage must not get the identity of one that is gone.
         self._seen: list[Any] = []
 
     def _storage(self, tensor: torch.Tensor) -> int:
@@ -104,7 +104,7 @@ class _Counter(TorchDispatchMode):
     def spelled(
         self, operator: str, inputs: list[torch.Tensor], outputs: list[torch.Tensor]
     ) -> None:
-        """Write down an operator that was spelled out instead of dispatched."""
+        """Write down an operator that `SpelledMode` put in another's place and that did not run."""
         self._write_down(operator, inputs, outputs, [])
 
     def _add(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:

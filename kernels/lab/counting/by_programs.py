@@ -1,14 +1,22 @@
-"""The ledger of launches whose programs are all alike, from the first few programs of each.
+"""The ledger of a call at many rows, from the first programs of each launch at a few rows.
 
-A persistent kernel has a grid of hundreds of programs that share all rows, and a few rows have a
-smaller grid than many. Interpreting it whole takes minutes. But its programs do the same to other
-rows: what one, two and three of them move lies on a line, and the whole grid further along it. And
-where every program is busy, what they move lies on a line in the rows.
+In some kernels a fixed number of programs, hundreds, share all the rows. To interpret such a launch
+whole takes minutes. But each program does the same as the others, to rows of its own, so two lines
+lead to its ledger:
 
-What the first programs don't show is refused: a kernel that asks for the number of programs, which
-is another in a smaller grid, and a count that is more than the tensor holds, which is where the
-last program has less to do, where programs far apart share memory, or where programs of two kinds
-take turns. Then all programs are run, at a few rows, if they are not too many.
+- Along the programs: the first program of a launch is run, then the first two, then three. If
+  their bytes lie on a line, that line gives the bytes of the whole grid.
+- Along the rows: this is done at three small numbers of rows, at which every program has rows. If
+  the bytes lie on a line, that line gives the bytes at the wanted number of rows.
+
+The first programs don't tell of all in some launches, and those are refused by a ValueError:
+
+- The kernel asks for the number of programs, which is smaller in a run of the first few.
+- The count comes to more bytes than the tensor has. So it does where the last program has fewer
+  rows than the others, where two programs far apart touch the same memory, and where programs of
+  two kinds take turns.
+
+Of a refused launch all programs are run, at a few rows, if they are not too many.
 """
 
 from __future__ import annotations
@@ -27,7 +35,8 @@ from kernels.launch.triton_launch import TritonLaunch
 
 _FEW = (1, 2, 3)
 _MOST_PROGRAMS = 640  # to run one by one, some hundredths of a second each
-# Rows to look at, beside multiples of a grid's sizes: a few, whole warps, whole blocks of threads.
+# Numbers of rows to count at, three at a time: a few, multiples of a warp, of blocks. Multiples of
+# a grid's sizes are tried too.
 ROW_COUNTS = ((4, 8, 12), (32, 64, 96), (64, 128, 192), (256, 512, 768))
 
 
@@ -48,10 +57,11 @@ def _line(values: Sequence[float], counts: Sequence[int], rows: int) -> float | 
 
 
 def stands_for(few: Sequence[Launch], counts: Sequence[int], launch: Launch, rows: int) -> bool:
-    """Whether a launch at `rows` rows continues its like at three smaller `counts` of rows.
+    """Whether a launch at `rows` rows is that of `few` at three smaller `counts` of rows, grown.
 
-    Its grid and the numbers among its arguments must lie on their lines. A number may be a little
-    more: rows of a program are rounded up where the last program has fewer, which leaves their sum.
+    Each size of its grid, and each number among its arguments, must lie on the line through the
+    three. A number may lie a little above it, as the rows of each program: it is rounded up to a
+    whole number, the last program has fewer rows, and all programs together have as many.
     """
     if any(one.name != launch.name for one in few):
         return False
@@ -73,8 +83,8 @@ def stands_for(few: Sequence[Launch], counts: Sequence[int], launch: Launch, row
 def count(call_at: Callable[[int], Callable[[], object]], rows: int) -> Ledger:
     """The ledger of a call at `rows` rows, launch by launch; `method` is "linear".
 
-    `call_at(rows)` makes the call, whose launches are recorded and not run: what it returns is
-    never computed. ValueError where a few programs at a few rows don't tell of all.
+    `call_at(rows)` makes the call. Its launches are recorded and not run, so its results are never
+    computed. ValueError where a few programs at a few rows don't tell of all.
     """
     at = functools.cache(lambda few: recorded(call_at(few)))
     whole = at(rows)
@@ -88,7 +98,9 @@ def count(call_at: Callable[[int], Callable[[], object]], rows: int) -> Ledger:
             if len(few) == len(counts) and stands_for(few, counts, launch, rows):
                 short = math.prod(few[-1].grid) <= _MOST_PROGRAMS
                 for run in (_step, _all_programs) if short else (_step,):
-                    with contextlib.suppress(ValueError):  # at other numbers of rows it may be even
+                    with contextlib.suppress(
+                        ValueError
+                    ):  # not on a line here; it may be at other rows
                         seen = [Ledger((run(one),)) for one in few]
                         return extend_rows(zip(counts, seen, strict=True), rows).steps[0]
         return _step(launch)

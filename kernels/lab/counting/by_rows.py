@@ -14,9 +14,11 @@ def by_rows(
 ) -> Ledger:
     """The ledger at `rows` rows, extended from `at(few rows)` where the numbers lie on a line.
 
-    Where they don't, or where `rows` are few, `at(rows)` itself. `call_at(rows)` makes the call
-    whose launches are to be seen, not run, on memory that nobody has written: where their grids
-    don't grow with the rows, as a persistent kernel's, a few programs of each stand for all.
+    Where they don't, or where `rows` are few, it is `at(rows)` itself.
+
+    `call_at(rows)` makes the same call on tensors without values; its launches are recorded, not
+    run. They show whether grids grow with the rows. Where a fixed number of programs share all
+    rows, a few programs of each launch stand for all (see `by_programs`).
     """
     whole = by_programs.recorded(call_at(rows))
     for counts in by_programs.ROW_COUNTS:

@@ -110,7 +110,7 @@ def _dropout(
 
 
 class SpelledMode(TorchFunctionMode):
-    """Spell what PyTorch's C++ chooses on a CUDA device; `write_down` takes what is not run."""
+    """Call the operators that PyTorch's C++ chooses on CUDA; `write_down` gets those not run."""
 
     def __init__(self, write_down: WriteDown) -> None:
         super().__init__()
@@ -165,7 +165,7 @@ def no_context() -> Iterator[None]:
 
 
 class _Mode(FakeTensorMode):
-    """Give what C++ makes for a "meta" tensor of ours to the device that Python sees."""
+    """Put a tensor that C++ makes on "meta", beside one of ours, on the device that Python sees."""
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -177,14 +177,14 @@ class _Mode(FakeTensorMode):
 @contextlib.contextmanager
 def differentiable_fakes() -> Iterator[None]:
     """Make every fake CUDA tensor of the block one that autograd takes without a GPU."""
-    import torch._dynamo  # compares torch.Tensor's functions with its own once: before they change
+    import torch._dynamo  # looks at torch.Tensor's functions when imported: before they change
 
     original = torch.Tensor._make_subclass
 
     def make(cls: Any, *args: Any, **kwargs: Any) -> Any:
         keys = kwargs.get("device_for_backend_keys")
         if issubclass(cls, FakeTensor) and keys is not None and keys.type == "cuda":
-            kwargs["dispatch_device"] = False  # C++ asks the data, which is "meta", not Python
+            kwargs["dispatch_device"] = False  # C++ takes the device of the data, "meta"
         return original(cls, *args, **kwargs)
 
     torch.Tensor._make_subclass = staticmethod(make)  # type: ignore[method-assign]

@@ -97,7 +97,7 @@ def _empty_like_each(outputs: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
 
 
 def _untouched(value: Any) -> Any:
-    """Memory of a tensor's size that nothing has written: the system gives no pages for it.
+    """A tensor of this size that is never written: until then it takes no memory.
 
     Whole numbers are zeros, since a function may index with them.
     """

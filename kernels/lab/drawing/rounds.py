@@ -1,4 +1,4 @@
-"""A picture of who asks when: the requests of a block's warps for one tensor, round by round."""
+"""A picture of what a block loads from one tensor: which elements each warp asks for, and when."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from matplotlib.path import Path
 from matplotlib.transforms import Affine2D
 
 from kernels.cuda.emulator.results import WarpAccess
+from kernels.hardware import WARP_THREADS
 from kernels.lab.drawing.style import CYCLE, FONT_SIZE, new_figure, page, themed
 from kernels.launch import Access
 
-_WARP = 32
 _ROUND = 0.085  # inches that a round takes, where a panel has many
 _LEAST, _MOST = 0.3, 4.0  # inches of a panel
 
@@ -25,9 +25,10 @@ def requests(
 ) -> list[tuple[int, int, int, int]]:
     """Return one block's requests for an argument: (round, warp, first element, count).
 
-    A round is the how-manieth request of its warp, from 0; an element has `item_bytes`. A run of
-    neighbouring elements is one entry, so a request that scatters is several. ValueError for a
-    trace of a kernel in Triton, which has no warps.
+    Rounds count the requests of each warp: its first is in round 0, its second in round 1. An
+    element has `item_bytes`. Neighbouring elements are one entry; a request for elements that
+    don't lie side by side has several. ValueError for a trace of a kernel in Triton: it has no
+    warps.
     """
     asked: dict[int, int] = {}
     found = []
@@ -36,11 +37,11 @@ def requests(
             raise ValueError("the trace has no warps; take one of a kernel in CUDA C++")
         if (access.argument, access.kind, access.program) != (argument, kind, program):
             continue
-        warp = int(access.threads[0]) // _WARP
+        warp = int(access.threads[0]) // WARP_THREADS
         number = asked.get(warp, 0)
         asked[warp] = number + 1
         wide = access.itemsize // item_bytes  # elements that a lane takes at once
-        places = np.unique(access.offsets)  # lanes may share one
+        places = np.unique(access.offsets)  # several lanes may ask for the same
         for part in np.split(places, np.flatnonzero(np.diff(places) != 1) + 1):
             found.append((number, warp, wide * int(part[0]), wide * int(part.size)))
     return found

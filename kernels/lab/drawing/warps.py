@@ -18,6 +18,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
 from kernels.cuda.emulator.results import SECTOR_BYTES, WarpAccess
+from kernels.hardware import WARP_THREADS
 from kernels.lab.drawing.style import (
     BLUE,
     CYCLE,
@@ -30,7 +31,6 @@ from kernels.lab.drawing.style import (
     themed,
 )
 
-WARP = 32
 LINE_BYTES = 128  # a cache line: four sectors
 _IDLE_HATCH = "////"
 
@@ -136,8 +136,8 @@ def warp_map(requests: Sequence[WarpAccess], title: str) -> Figure:
     labels = []
     for row, request in enumerate(requests):
         color = CYCLE[request.program % len(CYCLE)]
-        active = set((request.threads % WARP).tolist())
-        for lane in range(WARP):
+        active = set((request.threads % WARP_THREADS).tolist())
+        for lane in range(WARP_THREADS):
             idle = lane not in active
             axes.add_patch(
                 Rectangle(
@@ -151,12 +151,14 @@ def warp_map(requests: Sequence[WarpAccess], title: str) -> Figure:
                     gid="idle" if idle else "active",
                 )
             )
-        labels.append(f"block {request.program}, warp {int(request.threads[0]) // WARP}")
-        axes.text(WARP + 0.3, row, f"{request.argument}: {_told(request.offsets)}", va="center")
-    axes.set(xlim=(-0.6, WARP + 14.5), ylim=(len(requests) - 0.45, -0.55))
+        labels.append(f"block {request.program}, warp {int(request.threads[0]) // WARP_THREADS}")
+        axes.text(
+            WARP_THREADS + 0.3, row, f"{request.argument}: {_told(request.offsets)}", va="center"
+        )
+    axes.set(xlim=(-0.6, WARP_THREADS + 14.5), ylim=(len(requests) - 0.45, -0.55))
     axes.set_yticks(range(len(requests)), labels)
     axes.set_xticks([0, 8, 16, 24, 31])
-    axes.set_xlabel("lane", x=WARP / 2 / (WARP + 15))
+    axes.set_xlabel("lane", x=WARP_THREADS / 2 / (WARP_THREADS + 15))
     axes.tick_params(length=0)
     axes.set_title(title)
     for spine in axes.spines.values():
@@ -273,7 +275,7 @@ def exchange_map(held: Sequence[int], labels: Sequence[str], lane: int, title: s
     figure = new_figure(0.3 * len(held) + 1.0)
     axes = figure.subplots()
     for row, mask in enumerate(held):
-        for other in range(WARP):
+        for other in range(WARP_THREADS):
             inside = bool(mask >> other & 1)
             axes.add_patch(
                 Rectangle(
@@ -288,11 +290,11 @@ def exchange_map(held: Sequence[int], labels: Sequence[str], lane: int, title: s
                 )
             )
         count = (mask & 0xFFFFFFFF).bit_count()
-        axes.text(WARP + 0.2, row, f"{count} number{'s'[: count > 1]}", va="center")
-    axes.set(xlim=(-0.7, WARP + 7), ylim=(len(held) - 0.4, -0.6))
+        axes.text(WARP_THREADS + 0.2, row, f"{count} number{'s'[: count > 1]}", va="center")
+    axes.set(xlim=(-0.7, WARP_THREADS + 7), ylim=(len(held) - 0.4, -0.6))
     axes.set_yticks(range(len(held)), labels)
     axes.set_xticks([0, 8, 16, 24, 31])
-    axes.set_xlabel("lane", x=WARP / 2 / (WARP + 7.7))
+    axes.set_xlabel("lane", x=WARP_THREADS / 2 / (WARP_THREADS + 7.7))
     axes.tick_params(length=0)
     axes.set_title(title)
     for spine in axes.spines.values():

@@ -15,6 +15,7 @@ import torch
 
 from kernels import cuda
 from kernels.cuda.nvrtc import has_header
+from kernels.hardware import VECTOR_BYTES, WARP_THREADS
 from kernels.ops.shared.arguments import check_tensor, refuse_gradients
 from kernels.ops.shared.available import needs_cuda
 from kernels.ops.shared.cuda_types import CUDA_TYPES
@@ -122,14 +123,15 @@ def fused(x: Tensor, bias: Tensor, residual: Tensor, p: float, seed_offset: Tens
     y, n, n_cols = torch.empty_like(x), x.numel(), x.shape[-1]
     if n == 0:
         return y
-    odd = any(t.data_ptr() % 16 for t in (x, bias, residual, y))
+    odd = any(t.data_ptr() % VECTOR_BYTES for t in (x, bias, residual, y))
     with device_guard(x):
         if n_cols % _ELEMENTS or odd or n_cols > 65535 * _THREADS * _ELEMENTS:
             _kernel("fused", x.dtype)[_by_element(n, _ELEMENTS)](
                 x, bias, residual, seed_offset, y, n, n_cols, threshold(p), scale(p)
             )
         else:
-            threads = min(-(-n_cols // _ELEMENTS // 32) * 32 or 32, _THREADS)
+            warps = -(-n_cols // (_ELEMENTS * WARP_THREADS))
+            threads = min(warps * WARP_THREADS, _THREADS)
             grid = (n // n_cols, -(-n_cols // (_ELEMENTS * threads)))
             _kernel("fused_packs", x.dtype)[grid, threads](
                 x, bias, residual, seed_offset, y, n_cols, threshold(p), scale(p)

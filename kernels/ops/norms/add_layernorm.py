@@ -14,11 +14,11 @@ import functools
 import torch
 
 from kernels.ops.norms import common, layernorm
-from kernels.ops.norms.forward import forward, forward_candidates
+from kernels.ops.norms.forward import forward
 from kernels.ops.norms.moves import moves
 from kernels.ops.norms.operators import norm_train
 from kernels.ops.norms.peers import compiled_add_layer_norm, torch_add_layer_norm
-from kernels.ops.norms.tuning import backward_candidates
+from kernels.ops.norms.tuning import backward_candidates, candidates
 from kernels.ops.shared.arguments import check_norm, check_residual
 from kernels.ops.shared.available import needs_gpu
 from kernels.ops.shared.operators import define, like, needs_gradient
@@ -115,7 +115,7 @@ OP = register(
             cost=common.forward_cost(TENSORS),
             tolerance=common.forward_tolerance(TENSORS),
             cases=cases([(512, 1024), *common.LARGE], "bf16"),
-            candidates=forward_candidates(centred=True),
+            candidates=candidates(centred=True),
         ),
         backward=Backward(
             cost=common.backward_cost(TENSORS),

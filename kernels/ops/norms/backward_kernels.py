@@ -38,8 +38,8 @@ def norm_backward_rows(
     x_row_stride,
     n_rows,
     rows_each,
-    n_groups,
-    GROUP: tl.constexpr,
+    n_col_units,
+    STRIDE_UNIT: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
     BLOCK_COLS: tl.constexpr,
     STAGES: tl.constexpr,
@@ -48,7 +48,9 @@ def norm_backward_rows(
     # A program takes `rows_each` rows, a tile of BLOCK_ROWS whole rows at a time. Its sums have a
     # place for each element of the tile, and are added up over the tile's rows once, at the end.
     # With STAGES above 1 the next tiles are under way to shared memory while one is computed.
-    n_cols = n_groups * GROUP
+    # Strides of rows, and the width as n_col_units, are counted in STRIDE_UNIT elements, so that
+    # the compiler knows what divides every address. HOLD_WEIGHT keeps weight in registers.
+    n_cols = n_col_units * STRIDE_UNIT
     cols = tl.arange(0, BLOCK_COLS)[None, :]
     col_mask = cols < n_cols
     if HOLD_WEIGHT and weight_ptr is not None:
@@ -61,8 +63,8 @@ def norm_backward_rows(
         rows = start + tl.arange(0, BLOCK_ROWS)[:, None]
         row_mask = rows < last
         mask = row_mask & col_mask
-        x = tl.load(x_ptr + rows * x_row_stride * GROUP + cols, mask=mask, other=0.0)
-        dy = tl.load(dy_ptr + rows * dy_row_stride * GROUP + cols, mask=mask, other=0.0)
+        x = tl.load(x_ptr + rows * x_row_stride * STRIDE_UNIT + cols, mask=mask, other=0.0)
+        dy = tl.load(dy_ptr + rows * dy_row_stride * STRIDE_UNIT + cols, mask=mask, other=0.0)
         inv_std = tl.load(inv_std_ptr + rows, mask=row_mask, other=0.0)
         x_hat = x.to(tl.float32)
         if mean_ptr is not None:
@@ -107,12 +109,12 @@ def dx_by_tiles(
     x_row_stride,
     row,
     n_cols,
-    GROUP: tl.constexpr,
+    STRIDE_UNIT: tl.constexpr,
     BLOCK_COLS: tl.constexpr,
 ):
     # A row of any width: the first loop takes the two means, the second reads again.
-    x_row_ptr = x_ptr + row * x_row_stride * GROUP
-    dy_row_ptr = dy_ptr + row * dy_row_stride * GROUP
+    x_row_ptr = x_ptr + row * x_row_stride * STRIDE_UNIT
+    dy_row_ptr = dy_ptr + row * dy_row_stride * STRIDE_UNIT
     inv_std = tl.load(inv_std_ptr + row)
     mean = 0.0
     if mean_ptr is not None:
@@ -160,7 +162,7 @@ def sum_columns(
     n_rows,
     n_cols,
     out_cols,
-    GROUP: tl.constexpr,
+    STRIDE_UNIT: tl.constexpr,
     SUM_ROWS: tl.constexpr,
     SUM_COLS: tl.constexpr,
 ):
@@ -173,10 +175,10 @@ def sum_columns(
         rows = start + tl.arange(0, SUM_ROWS)[:, None]
         row_mask = rows < n_rows
         mask = row_mask & col_mask
-        dy_row = rows.to(tl.int64) * (dy_row_stride * GROUP)
+        dy_row = rows.to(tl.int64) * (dy_row_stride * STRIDE_UNIT)
         dy = tl.load(dy_ptr + dy_row + cols, mask=mask, other=0.0).to(tl.float32)
         if dweight_ptr is not None:
-            x_row = rows.to(tl.int64) * (x_row_stride * GROUP)
+            x_row = rows.to(tl.int64) * (x_row_stride * STRIDE_UNIT)
             x_hat = tl.load(x_ptr + x_row + cols, mask=mask, other=0.0).to(tl.float32)
             if mean_ptr is not None:
                 x_hat -= tl.load(mean_ptr + rows, mask=row_mask, other=0.0)
@@ -203,37 +205,39 @@ def norm_backward_wide(
     dy_row_stride,
     x_row_stride,
     n_rows,
-    rows_each,
-    n_across,
-    n_groups,
-    GROUP: tl.constexpr,
+    rows_per_team,
+    sum_programs,
+    n_col_units,
+    STRIDE_UNIT: tl.constexpr,
     BLOCK_COLS: tl.constexpr,
     SUM_ROWS: tl.constexpr,
     SUM_COLS: tl.constexpr,
 ):
     # Rows that leave no room for their sums. Programs start in the order of their numbers (which
-    # CUDA does not promise, but only the speed depends on it), so they come in teams: `rows_each`
-    # of them write dx, a row each, and right behind them `n_across` sum up the same rows, SUM_COLS
-    # columns each, while the L2 cache still has x and dy.
-    n_cols = n_groups * GROUP
-    team = (tl.program_id(0) // (rows_each + n_across)).to(tl.int64)
-    place = tl.program_id(0) % (rows_each + n_across)
-    first = team * rows_each
-    last = tl.minimum(first + rows_each, n_rows)
-    if place < rows_each:
-        if first + place < last:
+    # CUDA does not promise, but only the speed depends on it), so they come in teams: of a team
+    # rows_per_team programs write dx, a row each, and right behind them sum_programs others sum up
+    # the same rows, SUM_COLS columns each, while the L2 cache still has x and dy.
+    n_cols = n_col_units * STRIDE_UNIT
+    team = (tl.program_id(0) // (rows_per_team + sum_programs)).to(tl.int64)
+    member = tl.program_id(0) % (rows_per_team + sum_programs)
+    first = team * rows_per_team
+    last = tl.minimum(first + rows_per_team, n_rows)
+    if member < rows_per_team:
+        if first + member < last:
             dx_by_tiles(
                 dy_ptr, dh_ptr, x_ptr, weight_ptr, mean_ptr, inv_std_ptr, dx_ptr, dy_row_stride,
-                x_row_stride, first + place, n_cols, GROUP, BLOCK_COLS,
+                x_row_stride, first + member, n_cols, STRIDE_UNIT, BLOCK_COLS,
             )  # fmt: skip
     else:
         sum_columns(
-            dy_ptr + first * dy_row_stride * GROUP, x_ptr + first * x_row_stride * GROUP,
+            dy_ptr + first * dy_row_stride * STRIDE_UNIT,
+            x_ptr + first * x_row_stride * STRIDE_UNIT,
             None if mean_ptr is None else mean_ptr + first, inv_std_ptr + first,
             None if dweight_ptr is None else dweight_ptr + team * n_cols,
             None if dbias_ptr is None else dbias_ptr + team * n_cols,
             dy_row_stride, x_row_stride, (last - first).to(tl.int32), n_cols,
-            (place - rows_each) * SUM_COLS + tl.arange(0, SUM_COLS), GROUP, SUM_ROWS, SUM_COLS,
+            (member - rows_per_team) * SUM_COLS + tl.arange(0, SUM_COLS),
+            STRIDE_UNIT, SUM_ROWS, SUM_COLS,
         )  # fmt: skip
 
 

@@ -11,23 +11,20 @@ tile by tile, and is read twice. For the backward pass mean and inv_std of each 
 
 from __future__ import annotations
 
-import functools
-import math
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
 
-from kernels.launch import capability, for_card
+from kernels.launch import capability
+from kernels.ops.norms.configurations import WEIGHTS_EARLY_UP_TO, forward_block_of
+from kernels.ops.shared.blocks import Block
 from kernels.ops.shared.operators import device_guard
 from kernels.ops.shared.rows import collapse_rows
-from kernels.registry import Candidates, Case
 
 Tensor = torch.Tensor
 
 
-@triton.jit(do_not_specialize=["n_inner"])  # specialized to 1, a wide fp32 row spills
+@triton.jit(do_not_specialize=["n_inner_rows"])  # specialized to 1, a wide fp32 row spills
 def norm_row(
     x_ptr,
     residual_ptr,
@@ -40,29 +37,33 @@ def norm_row(
     x_outer_stride,
     x_inner_stride,
     x_col_stride,
-    n_inner,
-    n_groups,
+    n_inner_rows,
+    n_col_units,
     eps,
     CENTRED: tl.constexpr,
-    GROUP: tl.constexpr,
+    STRIDE_UNIT: tl.constexpr,
     BLOCK_COLS: tl.constexpr,
     WIDE_OFFSETS: tl.constexpr,
-    NESTED: tl.constexpr,
-    EARLY: tl.constexpr,
+    TWO_ROW_STRIDES: tl.constexpr,
+    LOAD_WEIGHTS_EARLY: tl.constexpr,
 ):
     # One program a row. The row is loaded once and stays in registers: that is the fusion.
-    # Strides come in groups of GROUP elements: so the compiler knows what divides every address,
-    # and a row of 5000 is loaded 16 bytes at a time like one of 8192.
-    n_cols = n_groups * GROUP
+    # n_inner_rows rows lie x_inner_stride apart, and x_outer_stride leads to the next so many. With
+    # one distance between all rows TWO_ROW_STRIDES is false. Row strides, and the width as
+    # n_col_units, are counted in STRIDE_UNIT elements: so the compiler knows what divides every
+    # address, and a row of 5000 is loaded 16 bytes at a time like one of 8192. WIDE_OFFSETS says
+    # that a column's place in its row takes 64 bits.
+    n_cols = n_col_units * STRIDE_UNIT
     row = tl.program_id(0).to(tl.int64)
-    x_row = row * x_inner_stride * GROUP
-    if NESTED:  # a division of 64 bits, on the way to the first load: only where it is needed
-        x_row = (row // n_inner * x_outer_stride + row % n_inner * x_inner_stride) * GROUP
+    x_row = row * x_inner_stride
+    if TWO_ROW_STRIDES:  # a division of 64 bits, on the way to the first load: only where needed
+        x_row = row // n_inner_rows * x_outer_stride + row % n_inner_rows * x_inner_stride
+    x_row *= STRIDE_UNIT
     cols = tl.arange(0, BLOCK_COLS)
     mask = cols < n_cols
     x_cols = (cols.to(tl.int64) if WIDE_OFFSETS else cols) * x_col_stride
     x = tl.load(x_ptr + x_row + x_cols, mask=mask, other=0.0).to(tl.float32)
-    if EARLY:  # under way together with the row; later they would be waited for once more
+    if LOAD_WEIGHTS_EARLY:  # under way with the row; later they would be waited for once more
         if weight_ptr is not None:
             weight = tl.load(weight_ptr + cols, mask=mask, other=0.0)
         if bias_ptr is not None:
@@ -84,11 +85,11 @@ def norm_row(
         tl.store(inv_std_ptr + row, inv_std)
     y = x * inv_std
     if weight_ptr is not None:
-        if not EARLY:
+        if not LOAD_WEIGHTS_EARLY:
             weight = tl.load(weight_ptr + cols, mask=mask, other=0.0)
         y *= weight.to(tl.float32)
     if bias_ptr is not None:
-        if not EARLY:
+        if not LOAD_WEIGHTS_EARLY:
             bias = tl.load(bias_ptr + cols, mask=mask, other=0.0)
         y += bias.to(tl.float32)
     tl.store(y_ptr + row * n_cols + cols, y.to(y_ptr.dtype.element_ty), mask=mask)
@@ -107,22 +108,23 @@ def norm_tiles(
     x_outer_stride,
     x_inner_stride,
     x_col_stride,
-    n_inner,
-    n_groups,
+    n_inner_rows,
+    n_col_units,
     eps,
     CENTRED: tl.constexpr,
-    GROUP: tl.constexpr,
+    STRIDE_UNIT: tl.constexpr,
     BLOCK_COLS: tl.constexpr,
     WIDE_OFFSETS: tl.constexpr,
-    NESTED: tl.constexpr,
+    TWO_ROW_STRIDES: tl.constexpr,
 ):
     # A row too wide for the registers: the state (count, mean, sum of squares) merges tile by
-    # tile, and a second loop reads the row again to normalise it.
-    n_cols = n_groups * GROUP
+    # tile, and a second loop reads the row again to normalise it. Rows are told as to `norm_row`.
+    n_cols = n_col_units * STRIDE_UNIT
     row = tl.program_id(0).to(tl.int64)
-    x_row = row * x_inner_stride * GROUP
-    if NESTED:
-        x_row = (row // n_inner * x_outer_stride + row % n_inner * x_inner_stride) * GROUP
+    x_row = row * x_inner_stride
+    if TWO_ROW_STRIDES:
+        x_row = row // n_inner_rows * x_outer_stride + row % n_inner_rows * x_inner_stride
+    x_row *= STRIDE_UNIT
     mean = 0.0
     squares = 0.0
     for start in range(0, n_cols, BLOCK_COLS):
@@ -169,54 +171,6 @@ def norm_tiles(
         tl.store(y_ptr + row * n_cols + cols, y.to(y_ptr.dtype.element_ty), mask=mask)
 
 
-# (largest BLOCK_COLS, num_warps), first fit; a wider row goes tile by tile, in the last one's
-# blocks. By compute capability; other cards take the nearest older one's.
-# H100, `python -m kernels.lab tune layernorm --shape …`, bf16, µs by warps, the copy in brackets:
-#   65536×1024: 4: 93.2, 2: 93.7, 8: 127.9 (93.5); 512×1024: 4: 3.1, 8: 3.2, 2: 3.3 (2.5)
-#   65536×2048: 4: 184.0, 2: 185.1, 8: 191.3 (188.7)
-#   4096×4096: 8: 26.5, 4: 27.4, 16: 28.7 (24.8)
-#   16384×8192: 16: 183.8, 8: 184.6, 4: 184.6, 32: 235.2 (182.3)
-#   8192×16384: 16: 185.0, 8: 185.7, tiles of 8192: 193.9 (181.8)
-#   4096×32768: 32: 192.6, 16: 193.4, tiles of 16384: 202.2 (182.9)
-# The tables of 7.5 and 12.0 are what compiles there without a spill, which a row of 32768 in fp32
-# does not; no such card was timed.
-CONFIGURATIONS: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {
-    (7, 5): ((256, 1), (512, 2), (2048, 4), (4096, 8), (16384, 16)),
-    (9, 0): ((256, 1), (512, 2), (2048, 4), (4096, 8), (16384, 16), (32768, 32)),
-    (12, 0): ((256, 1), (512, 2), (2048, 4), (4096, 8), (16384, 16)),
-}
-# For a row above 16384 that can't be loaded 16 bytes at a time: an address an element takes
-# registers too, and a block that holds the row spills on 7.5, 9.0, 10.0 and 12.0.
-# H100, 4096×20001 bf16, µs: tiles of 8192, 8 warps: 283, 4: 280, tiles of 16384: 378, row: 485;
-#   fp32: 8: 316, 4: 343, tiles of 16384: 438, row: 643; 2048×50001 bf16: 8: 340, 4: 350
-RAGGED = (8192, 8)
-# Up to this BLOCK_COLS weight and bias are loaded together with the row, not after its sums.
-# H100, bf16, µs, early / late: 2048×4096: 14.8 / 15.3, 4096×4096: 25.9 / 26.6, but 16384×8192:
-#   203.1 / 184.3: a thread needs 50 registers there, not 40, so 2 blocks of 16 warps fit an SM and
-#   not 3, and too few bytes are under way. In fp32 two are enough: 359.0 / 359.4.
-EARLY = 4096
-
-
-@functools.cache
-def configuration(n_cols: int, capability: tuple[int, int]) -> tuple[int, int]:
-    """Return (BLOCK_COLS, num_warps) for a row of `n_cols` on a card of `capability`."""
-    table = for_card(CONFIGURATIONS, capability)
-    block = min(triton.next_power_of_2(n_cols), table[-1][0])
-    return block, next(warps for largest, warps in table if block <= largest)
-
-
-def chosen(x: Tensor) -> tuple[int, int]:
-    """Return (BLOCK_COLS, num_warps) for the rows of x (..., N) on its device."""
-    n_cols = x.shape[-1]
-    if n_cols > 16384:
-        group = math.gcd(16, n_cols, *x.stride()[:-1])
-        if x.stride(-1) != 1 or group * x.element_size() < 16:
-            return RAGGED
-    block, num_warps = configuration(n_cols, capability(x.device))
-    # 32 numbers of 4 bytes a thread are too many for the 64 registers that 1024 threads have.
-    return (block, num_warps) if block * x.element_size() <= 65536 else (16384, 16)
-
-
 def forward(
     x: Tensor,
     residual: Tensor | None,
@@ -226,34 +180,33 @@ def forward(
     *,
     centred: bool,
     statistics: bool = False,
-    configured: tuple[int, int] | None = None,
+    configured: Block | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     """Launch the kernel; return (y, h, mean, inv_std), h being x where there is no residual.
 
     x, residual: (..., N); weight, bias: (N,). y and h are contiguous; mean and inv_std are fp32,
-    one a row, and None unless `statistics`, as is the mean unless `centred`. `configured` is
-    (BLOCK_COLS, num_warps), chosen by width and card if None. Nothing is checked here.
+    one a row, and None unless `statistics`, as is the mean unless `centred`. The block is
+    `configured`, or chosen by width and card if None. Nothing is checked here.
     """
-    n_cols = x.shape[-1]
-    rows = x.numel() // n_cols
+    n_rows = x.numel() // x.shape[-1]
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     h = x if residual is None else torch.empty_like(y)
-    inv_std = torch.empty(rows, device=x.device) if statistics else None
-    mean = torch.empty(rows, device=x.device) if statistics and centred else None
-    if rows == 0:
+    inv_std = torch.empty(n_rows, device=x.device) if statistics else None
+    mean = torch.empty(n_rows, device=x.device) if statistics and centred else None
+    if n_rows == 0:
         return y, h, mean, inv_std
     if residual is not None and residual.stride() != x.stride():
         x, residual = x.contiguous(), residual.contiguous()
-    x, outer_stride, inner_stride, n_inner = collapse_rows(x)
+    rows = collapse_rows(x)
     if residual is not None:
-        residual = collapse_rows(residual)[0]
-    block_cols, num_warps = configured or chosen(x)
-    group = math.gcd(16, n_cols, outer_stride, inner_stride)
-    held = n_cols <= block_cols
-    kernel, more = (norm_row, {"EARLY": block_cols <= EARLY}) if held else (norm_tiles, {})
+        residual = collapse_rows(residual).x
+    block = configured or forward_block_of(rows, capability(x.device))
+    held = rows.n_cols <= block.cols
+    early = {"LOAD_WEIGHTS_EARLY": block.cols <= WEIGHTS_EARLY_UP_TO} if held else {}
+    kernel, unit = norm_row if held else norm_tiles, rows.stride_unit
     with device_guard(x):
-        kernel[(rows,)](
-            x,
+        kernel[(n_rows,)](
+            rows.x,
             residual,
             None if weight is None else weight.contiguous(),
             None if bias is None else bias.contiguous(),
@@ -261,45 +214,18 @@ def forward(
             None if residual is None else h,
             mean,
             inv_std,
-            outer_stride // group,
-            inner_stride // group,
-            x.stride(-1),
-            n_inner,
-            n_cols // group,
-            eps,
+            x_outer_stride=rows.outer_stride // unit,
+            x_inner_stride=rows.inner_stride // unit,
+            x_col_stride=rows.col_stride,
+            n_inner_rows=rows.n_inner_rows,
+            n_col_units=rows.n_cols // unit,
+            eps=eps,
             CENTRED=centred,
-            GROUP=group,
-            BLOCK_COLS=block_cols,
-            WIDE_OFFSETS=(n_cols - 1) * x.stride(-1) >= 2**31,
-            NESTED=n_inner < rows,
-            **more,
-            num_warps=num_warps,
+            STRIDE_UNIT=unit,
+            BLOCK_COLS=block.cols,
+            WIDE_OFFSETS=rows.wide_offsets,
+            TWO_ROW_STRIDES=rows.n_inner_rows < n_rows,
+            **early,
+            num_warps=block.num_warps,
         )
     return y, h, mean, inv_std
-
-
-def forward_candidates(centred: bool) -> Candidates:
-    """Return the function of a case that an operation registers for `tune`."""
-
-    def launch(
-        configured: tuple[int, int],
-        x: Tensor,
-        residual: Tensor | None = None,
-        weight: Tensor | None = None,
-        bias: Tensor | None = None,
-    ) -> Any:
-        tensors = (x, residual, weight, bias)
-        y, h, _, _ = forward(*tensors, 1e-5, centred=centred, configured=configured)
-        return y if residual is None else (y, h)
-
-    def of(case: Case) -> dict[str, Any]:
-        block = triton.next_power_of_2(case.shape[-1])
-        found: dict[str, Any] = {}
-        for warps in (1, 2, 4, 8, 16, 32):
-            for size, name in ((block, "row"), (16384, "tiles of 16384"), (8192, "tiles of 8192")):
-                per_thread = size // (32 * warps)
-                if 2 <= per_thread <= 128 and (name == "row") == (size == block) and size <= 32768:
-                    found[f"{name}, {warps} warps"] = functools.partial(launch, (size, warps))
-        return found
-
-    return of

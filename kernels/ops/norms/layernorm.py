@@ -23,7 +23,8 @@ import triton.language as tl
 from kernels.launch import capability
 from kernels.ops.norms import common
 from kernels.ops.norms import layernorm_cuda as in_cuda
-from kernels.ops.norms.forward import configuration, forward, forward_candidates
+from kernels.ops.norms.configurations import forward_block
+from kernels.ops.norms.forward import forward
 from kernels.ops.norms.moves import moves, one_block_moves
 from kernels.ops.norms.operators import norm_train
 from kernels.ops.norms.peers import (
@@ -33,7 +34,7 @@ from kernels.ops.norms.peers import (
     max_autotuned_layer_norm,
     torch_layer_norm,
 )
-from kernels.ops.norms.tuning import backward_candidates
+from kernels.ops.norms.tuning import backward_candidates, candidates
 from kernels.ops.shared.arguments import check_norm, refuse_gradients
 from kernels.ops.shared.available import (
     MAX_AUTOTUNE_CASES,
@@ -41,6 +42,7 @@ from kernels.ops.shared.available import (
     needs_helion,
     needs_liger,
 )
+from kernels.ops.shared.blocks import Block
 from kernels.ops.shared.operators import define, device_guard, like, needs_gradient
 from kernels.ops.shared.rows import one_row_stride
 from kernels.registry import Backward, Case, Op, Pass, Variant, cases, named, register
@@ -126,11 +128,9 @@ def layer_norm_row(
 
 
 def _taught(
-    kernel: Any, block_cols: int, num_warps: int, tensors: tuple[Tensor | None, ...], eps: float
+    kernel: Any, block: Block, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Tensor:
     """Launch one of the two kernels above, a program a row."""
-    x, weight, bias = tensors
-    assert x is not None
     check_norm(x, weight, bias)
     refuse_gradients("layer_norm", x, weight, bias)
     x, row_stride = one_row_stride(x)
@@ -140,7 +140,15 @@ def _taught(
         weight, bias = (None if t is None else t.contiguous() for t in (weight, bias))
         with device_guard(x):
             kernel[(x.numel() // n_cols,)](
-                x, weight, bias, y, row_stride, n_cols, eps, block_cols, num_warps=num_warps
+                x,
+                weight,
+                bias,
+                y,
+                x_row_stride=row_stride,
+                n_cols=n_cols,
+                eps=eps,
+                BLOCK_COLS=block.cols,
+                num_warps=block.num_warps,
             )
     return y
 
@@ -152,9 +160,9 @@ def tutorial(
 
     So does Triton's own tutorial, whose block and warps these are; arguments as `layer_norm`.
     """
-    block = min(65536 // x.element_size(), triton.next_power_of_2(x.shape[-1]))
-    num_warps = min(max(block // 256, 1), 8)
-    return _taught(layer_norm_loops, block, num_warps, (x, weight, bias), eps)
+    cols = min(65536 // x.element_size(), triton.next_power_of_2(x.shape[-1]))
+    block = Block(cols, num_warps=min(max(cols // 256, 1), 8))
+    return _taught(layer_norm_loops, block, x, weight, bias, eps)
 
 
 def simple(
@@ -164,16 +172,16 @@ def simple(
 
     ValueError for a row that no block holds, of more than 32768 columns.
     """
-    block, num_warps = configuration(x.shape[-1], capability(x.device))
-    if x.shape[-1] > block:
-        raise ValueError(f"x has {x.shape[-1]} columns; one block holds {block} at most here")
-    return _taught(layer_norm_row, block, num_warps, (x, weight, bias), eps)
+    block = forward_block(x.shape[-1], capability(x.device))
+    if x.shape[-1] > block.cols:
+        raise ValueError(f"x has {x.shape[-1]} columns; one block holds {block.cols} at most here")
+    return _taught(layer_norm_row, block, x, weight, bias, eps)
 
 
 def one_block_holds(case: Case) -> bool:
     """Whether a row fits into one block on the card at hand."""
     n_cols = case.shape[-1]
-    return n_cols <= configuration(n_cols, capability(torch.device("cpu")))[0]
+    return n_cols <= forward_block(n_cols, capability(torch.device("cpu"))).cols
 
 
 def _launch(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
@@ -255,7 +263,7 @@ OP = register(
         forward=Pass(
             cost=common.forward_cost(TENSORS),
             tolerance=common.forward_tolerance(TENSORS),
-            candidates=forward_candidates(centred=True),
+            candidates=candidates(centred=True),
         ),
         backward=Backward(
             cost=common.backward_cost(TENSORS),

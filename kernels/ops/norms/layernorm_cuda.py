@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 
 from kernels import cuda
+from kernels.hardware import VECTOR_BYTES, WARP_THREADS
 from kernels.ops.shared.arguments import check_norm, refuse_gradients
 from kernels.ops.shared.available import needs_cuda
 from kernels.ops.shared.cuda_types import CUDA_TYPES
@@ -29,8 +30,6 @@ from kernels.registry import Case, Moves, Variant
 Tensor = torch.Tensor
 
 _FILE = Path(__file__).with_name("layernorm.cu")
-_VECTOR_BYTES = 16
-_WARP = 32
 _THREADS = 256  # of a block, where the width doesn't choose; the tree of cuda_2 is made for it
 _SUMS = ("_by_threads", "_by_tree", "")  # how the chain sums a row: the ends of kernels' names
 # How many elements a thread of `layer_norm` may hold; 16 times as many threads are in a block then,
@@ -38,14 +37,14 @@ _SUMS = ("_by_threads", "_by_tree", "")  # how the chain sums a row: the ends of
 # registers spill, on one card of those it is compiled for or another.
 # The kernels here were not timed in other sizes. For the one in Triton the same threads were the
 # fastest on an H100 at 1024, 4096 and 16384 columns, and within 0.5 % of them at 8192 (see
-# `layernorm.CONFIGURATIONS`).
+# `configurations.FORWARD`).
 _HELD = {"vector": (8, 16, 32), "scalar": (8, 16)}
 _THREADS_PER_HELD = 16
 
 
 def _vector(dtype: torch.dtype) -> int:
     """How many elements a load of 16 bytes takes."""
-    return _VECTOR_BYTES // dtype.itemsize
+    return VECTOR_BYTES // dtype.itemsize
 
 
 @functools.cache
@@ -69,7 +68,7 @@ def _kernel(name: str, dtype: torch.dtype, *numbers: int) -> cuda.Kernel:
 
 def _threads(wanted: int, most: int) -> int:
     """A whole number of warps, `wanted` threads or a few more, and no more than `most`."""
-    return min(-(-wanted // _WARP) * _WARP, most)
+    return min(-(-wanted // WARP_THREADS) * WARP_THREADS, most)
 
 
 def _checked(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor, int, int]:
@@ -99,7 +98,7 @@ def _chain(sums: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps
     mean, variance = (torch.empty(rows, device=x.device) for _ in range(2))
     normalised = torch.empty(x.shape, device=x.device)  # fp32: rounding waits for the end
     by_row = (rows, _THREADS)
-    by_thread = (-(-rows // _WARP), _WARP)  # small blocks, so that few rows reach many SMs
+    by_thread = (-(-rows // WARP_THREADS), WARP_THREADS)  # small blocks: few rows reach many SMs
     sizes, launch = ((rows, n_cols), by_thread) if sums == "_by_threads" else ((n_cols,), by_row)
     with device_guard(x):
         _kernel(f"row_mean{sums}", dtype)[launch](x, mean, *sizes, stride)
@@ -163,7 +162,7 @@ def _one_launch(
 def _aligned(*tensors: Tensor | None) -> bool:
     """Whether every tensor begins at a multiple of 16 bytes, in memory and in its storage."""
     return not any(
-        (tensor.data_ptr() | int(tensor.storage_offset()) * tensor.element_size()) % _VECTOR_BYTES
+        (tensor.data_ptr() | int(tensor.storage_offset()) * tensor.element_size()) % VECTOR_BYTES
         for tensor in tensors
         if tensor is not None
     )

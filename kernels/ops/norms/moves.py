@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 import torch
 
 from kernels.launch import capability, multiprocessors
-from kernels.ops.norms.backward import Configuration, configuration, shared_out
+from kernels.ops.norms.backward import shared_out
 from kernels.ops.norms.common import backward_cost, forward_cost
-from kernels.ops.norms.forward import chosen
+from kernels.ops.norms.configurations import SharedRows, backward_configuration, forward_block_of
+from kernels.ops.shared.rows import collapse_rows, fill_vectors, stride_unit
 from kernels.registry import Case, Moves
 
 _FP32 = 4  # bytes of a partial sum
@@ -27,8 +28,9 @@ def moves(names: Sequence[str]) -> Callable[[Case, str], Moves]:
     def of(case: Case, pass_: str) -> Moves:
         if pass_ == "bwd":
             return _back(names, case)
-        block = chosen(torch.empty(case.shape, dtype=case.dtype))[0]
-        return _forward(names, case, in_tiles=case.shape[-1] > block)
+        x = torch.empty(case.shape, dtype=case.dtype)
+        block = forward_block_of(collapse_rows(x), capability(_CPU))
+        return _forward(names, case, in_tiles=case.shape[-1] > block.cols)
 
     return of
 
@@ -54,16 +56,21 @@ def _back(names: Sequence[str], case: Case) -> Moves:
     rows, n_cols = case.shape
     size, added, centred = case.dtype.itemsize, "residual" in names, "bias" in names
     n_sums = 2 if centred else 1
-    wide_loads = n_cols * size % 16 == 0
-    plan = configuration(
-        *((rows, n_cols), size, 2 + added, n_sums, centred, wide_loads),
-        *(capability(_CPU), multiprocessors(_CPU)),
+    plan = backward_configuration(
+        (rows, n_cols),
+        size,
+        n_read=2 + added,
+        n_sums=n_sums,
+        centred=centred,
+        by_vectors=fill_vectors(stride_unit(n_cols), size),
+        capability=capability(_CPU),
+        sms=multiprocessors(_CPU),
     )
     ideal = backward_cost(names)(case).bytes_ideal
-    if not isinstance(plan, Configuration):
-        teams = -(-rows // plan.rows_each)
+    if not isinstance(plan, SharedRows):
+        teams = -(-rows // plan.rows_per_team)
         return Moves(2, unique=ideal + 2 * teams * n_sums * n_cols * _FP32)
-    programs, _ = shared_out(rows, plan.per_sm * multiprocessors(_CPU), plan.block_rows)
+    programs, _ = shared_out(rows, plan.programs_per_sm * multiprocessors(_CPU), plan.block_rows)
     unique = ideal + 2 * programs * n_sums * n_cols * _FP32
     weights = programs if plan.hold_weight else rows  # times that weight is asked for
     return Moves(2, unique=unique, requested=unique + (weights - 1) * n_cols * size)

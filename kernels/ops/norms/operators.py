@@ -67,7 +67,13 @@ def _backward(
     wants_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     dx, dweight, dbias = backward(
-        *(dy, dh, x, weight, bias, mean, inv_std),
+        dy=dy,
+        dh=dh,
+        x=x,
+        weight=weight,
+        bias=bias,
+        mean=mean,
+        inv_std=inv_std,
         wants_weight=wants_weight,
         wants_bias=wants_bias,
     )

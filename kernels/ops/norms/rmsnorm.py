@@ -16,7 +16,7 @@ import functools
 import torch
 
 from kernels.ops.norms import common
-from kernels.ops.norms.forward import forward, forward_candidates
+from kernels.ops.norms.forward import forward
 from kernels.ops.norms.moves import moves
 from kernels.ops.norms.operators import norm_train
 from kernels.ops.norms.peers import (
@@ -26,7 +26,7 @@ from kernels.ops.norms.peers import (
     max_autotuned_rms_norm,
     torch_rms_norm,
 )
-from kernels.ops.norms.tuning import backward_candidates
+from kernels.ops.norms.tuning import backward_candidates, candidates
 from kernels.ops.shared.arguments import check_norm
 from kernels.ops.shared.available import MAX_AUTOTUNE_CASES, needs_gpu, needs_helion, needs_liger
 from kernels.ops.shared.operators import define, like, needs_gradient
@@ -114,7 +114,7 @@ OP = register(
             cases=cases(common.SHAPES, "bf16")
             + cases(common.SHAPES, "fp16")
             + cases(common.LARGE, "fp32"),
-            candidates=forward_candidates(centred=False),
+            candidates=candidates(centred=False),
         ),
         backward=Backward(
             cost=common.backward_cost(TENSORS),

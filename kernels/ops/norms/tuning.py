@@ -1,7 +1,4 @@
-"""The configurations of a norm's backward that `python -m kernels.lab tune … --pass bwd` compares.
-
-The configurations of its forward stand in `forward.forward_candidates`.
-"""
+"""The configurations of the norms that `python -m kernels.lab tune` compares, forward and back."""
 
 from __future__ import annotations
 
@@ -12,13 +9,39 @@ from typing import Any
 import torch
 import triton
 
-from kernels.ops.norms.backward import WIDEST, Configuration, Wide, backward
+from kernels.ops.norms.backward import backward
+from kernels.ops.norms.configurations import WIDEST, SharedRows, Teams
 from kernels.ops.norms.forward import forward
+from kernels.ops.shared.blocks import Block, blocks_to_try
 from kernels.registry import Candidates, Case
 
 Tensor = torch.Tensor
 
 _SHARED_BYTES = 196608  # what the tiles under way may take of an SM, a little below an H100's
+_EPS = 1e-5
+
+
+def candidates(centred: bool) -> Candidates:
+    """Return the function of a case that gives the configurations of the forward.
+
+    They are functions of an operation's inputs.
+    """
+
+    def run(
+        block: Block,
+        x: Tensor,
+        residual: Tensor | None = None,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+    ) -> Any:
+        y, h, _, _ = forward(x, residual, weight, bias, _EPS, centred=centred, configured=block)
+        return y if residual is None else (y, h)
+
+    def of(case: Case) -> dict[str, Any]:
+        to_try = blocks_to_try(case.shape[-1], tiles=(16384, 8192))
+        return {name: functools.partial(run, block) for name, block in to_try.items()}
+
+    return of
 
 
 class _Configured(torch.autograd.Function):
@@ -27,7 +50,7 @@ class _Configured(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        chosen: Configuration | Wide,
+        chosen: SharedRows | Teams,
         centred: bool,
         x: Tensor,
         residual: Tensor | None,
@@ -35,7 +58,7 @@ class _Configured(torch.autograd.Function):
         bias: Tensor | None,
     ) -> Any:
         y, h, mean, inv_std = forward(
-            x, residual, weight, bias, 1e-5, centred=centred, statistics=True
+            x, residual, weight, bias, _EPS, centred=centred, statistics=True
         )
         ctx.chosen = chosen
         ctx.save_for_backward(x if residual is None else h, weight, bias, mean, inv_std)
@@ -43,8 +66,15 @@ class _Configured(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor, dh: Tensor | None = None) -> Any:
+        x, weight, bias, mean, inv_std = ctx.saved_tensors
         dx, dweight, dbias = backward(
-            *(dy, dh, *ctx.saved_tensors),
+            dy=dy,
+            dh=dh,
+            x=x,
+            weight=weight,
+            bias=bias,
+            mean=mean,
+            inv_std=inv_std,
             wants_weight=True,
             wants_bias=True,
             configured=ctx.chosen,
@@ -53,10 +83,13 @@ class _Configured(torch.autograd.Function):
 
 
 def backward_candidates(centred: bool) -> Candidates:
-    """Return the function of a case that an operation registers for `tune`."""
+    """Return the function of a case that gives the configurations of the backward.
+
+    They are functions of an operation's inputs that autograd goes back through.
+    """
 
     def run(
-        chosen: Configuration | Wide,
+        chosen: SharedRows | Teams,
         x: Tensor,
         residual: Tensor | None = None,
         weight: Tensor | None = None,
@@ -66,26 +99,33 @@ def backward_candidates(centred: bool) -> Candidates:
 
     def of(case: Case) -> dict[str, Any]:
         block = triton.next_power_of_2(case.shape[-1])
-        found: dict[str, Any] = {}
-        if block > WIDEST:
-            for tile, warps, sums, rows in itertools.product(
-                (2048, 4096, 8192), (4, 8, 16), ((4, 512), (8, 512), (4, 1024)), (32, 64, 128)
-            ):
-                if 256 <= tile // warps <= 512:
-                    name = (
-                        f"tiles of {tile}, {warps} warps, sums of {sums[0]}x{sums[1]}, {rows} rows"
-                    )
-                    found[name] = functools.partial(run, Wide(tile, warps, *sums, rows))
-            return found
-        for tile, warps, per_sm, stages in itertools.product(
-            (2048, 4096, 8192, 16384), (4, 8, 16), (1, 2, 4), (1, 2, 3, 4)
-        ):
-            under_way = 2 * tile * case.dtype.itemsize * per_sm * (stages - 1)
-            fits = block <= tile and under_way <= _SHARED_BYTES
-            if fits and 512 <= tile // warps <= 1024 and per_sm * warps <= 32:
-                name = f"tiles of {tile}, {warps} warps, {per_sm} an SM, {stages} stages"
-                chosen = Configuration(tile // block, warps, per_sm, stages)
-                found[name] = functools.partial(run, chosen)
-        return found
+        to_try = _teams() if block > WIDEST else _shared_rows(block, case.dtype.itemsize)
+        return {name: functools.partial(run, chosen) for name, chosen in to_try.items()}
 
     return of
+
+
+def _teams() -> dict[str, Teams]:
+    """What a row too wide for its sums may take."""
+    found = {}
+    for tile, warps, (sum_rows, sum_cols), rows in itertools.product(
+        (2048, 4096, 8192), (4, 8, 16), ((4, 512), (8, 512), (4, 1024)), (32, 64, 128)
+    ):
+        if 256 <= tile // warps <= 512:
+            name = f"tiles of {tile}, {warps} warps, sums of {sum_rows}x{sum_cols}, {rows} rows"
+            found[name] = Teams(tile, warps, sum_rows, sum_cols, rows)
+    return found
+
+
+def _shared_rows(block: int, itemsize: int) -> dict[str, SharedRows]:
+    """What rows in blocks of so many columns may take."""
+    found = {}
+    for tile, warps, per_sm, stages in itertools.product(
+        (2048, 4096, 8192, 16384), (4, 8, 16), (1, 2, 4), (1, 2, 3, 4)
+    ):
+        under_way = 2 * tile * itemsize * per_sm * (stages - 1)
+        fits = block <= tile and under_way <= _SHARED_BYTES
+        if fits and 512 <= tile // warps <= 1024 and per_sm * warps <= 32:
+            name = f"tiles of {tile}, {warps} warps, {per_sm} an SM, {stages} stages"
+            found[name] = SharedRows(tile // block, warps, per_sm, stages)
+    return found

@@ -14,36 +14,26 @@ Source: Milakov, Gimelshein, "Online normalizer calculation for softmax" (arXiv:
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
 import torch
-import triton
-import triton.language as tl
 
-from kernels.launch import capability, for_card
+from kernels.launch import capability
 from kernels.ops.norms.common import BEYOND, SHAPES
-from kernels.ops.norms.forward import CONFIGURATIONS
 from kernels.ops.shared.arguments import check_norm
 from kernels.ops.shared.available import MAX_AUTOTUNE_CASES, needs_gpu, needs_helion
 from kernels.ops.shared.operators import (
     LIBRARY,
     define,
-    device_guard,
     like,
     needs_gradient,
     refuse_second_derivative,
 )
-from kernels.ops.softmax.backward import (
-    BACKWARD,
-    TILES,
-    first_fit,
-    in_groups,
-    launch_backward,
-    softmax_backward,
-    to_try,
-)
+from kernels.ops.shared.rows import collapse_rows
+from kernels.ops.softmax.backward import softmax_backward
+from kernels.ops.softmax.configurations import backward_block, forward_block_of
+from kernels.ops.softmax.forward import softmax_forward
 from kernels.ops.softmax.peers import (
     compiled,
     helion,
@@ -52,6 +42,7 @@ from kernels.ops.softmax.peers import (
     needs_liger_softmax,
     torch_softmax,
 )
+from kernels.ops.softmax.tuning import backward_candidates, candidates
 from kernels.registry import (
     Backward,
     Case,
@@ -84,175 +75,12 @@ def eager(x: Tensor) -> Tensor:
     return (e / e.sum(-1, keepdim=True)).to(x.dtype)
 
 
-# A GPU's instruction computes 2^x: exp(x) = 2^(x · log2 e). The largest element is subtracted
-# before the factor, not after: the difference of two near fp32 numbers is exact, their products'
-# is not.
-LOG2E = tl.constexpr(math.log2(math.e))
-LOWEST = tl.constexpr(torch.finfo(torch.float32).min)
-
-
-@triton.jit(do_not_specialize=["n_inner"])  # specialized to 1, some wide rows spill
-def softmax_row(
-    x_ptr,
-    y_ptr,
-    x_outer_stride,
-    x_inner_stride,
-    x_col_stride,
-    n_inner,
-    n_groups,
-    GROUP: tl.constexpr,
-    BLOCK_COLS: tl.constexpr,
-    WIDE_OFFSETS: tl.constexpr,
-):
-    # One program a row, which is loaded once and stays in registers. Strides come in groups of
-    # GROUP elements: so the compiler knows what divides every address, and loads 16 bytes at a
-    # time where the rows allow it.
-    n_cols = n_groups * GROUP
-    row = tl.program_id(0).to(tl.int64)
-    x_row = row // n_inner * x_outer_stride + row % n_inner * x_inner_stride
-    x_row_ptr = x_ptr + x_row * GROUP
-    cols = tl.arange(0, BLOCK_COLS)
-    mask = cols < n_cols
-    x_cols = cols.to(tl.int64) if WIDE_OFFSETS else cols
-    # Masked lanes hold −inf, which is neither the largest nor adds to the sum.
-    x = tl.load(x_row_ptr + x_cols * x_col_stride, mask=mask, other=-float("inf")).to(tl.float32)
-
-    e = tl.exp2((x - tl.max(x, axis=0)) * LOG2E)
-    y = e * (1.0 / tl.sum(e, axis=0))  # one division a row, not one an element
-    tl.store(y_ptr + row * n_cols + cols, y.to(y_ptr.dtype.element_ty), mask=mask)
-
-
-@triton.jit(do_not_specialize=["n_inner"])
-def softmax_tiles(
-    x_ptr,
-    y_ptr,
-    x_outer_stride,
-    x_inner_stride,
-    x_col_stride,
-    n_inner,
-    n_groups,
-    GROUP: tl.constexpr,
-    BLOCK_COLS: tl.constexpr,
-    WIDE_OFFSETS: tl.constexpr,
-):
-    # A row too wide for the registers. Each lane keeps the state (m, s) of the elements it has
-    # seen, so no tile waits for a reduction over the block; the lanes' states merge at the end, and
-    # a second loop reads x again.
-    n_cols = n_groups * GROUP
-    row = tl.program_id(0).to(tl.int64)
-    x_row = row // n_inner * x_outer_stride + row % n_inner * x_inner_stride
-    x_row_ptr = x_ptr + x_row * GROUP
-    # From the lowest finite number, not from −inf: −inf − (−inf) would be NaN, and an element of
-    # −inf adds 0 to the sum as it should.
-    m = tl.full([BLOCK_COLS], LOWEST, tl.float32)
-    s = tl.zeros([BLOCK_COLS], tl.float32)
-    for start in range(0, n_cols, BLOCK_COLS):
-        cols = start + tl.arange(0, BLOCK_COLS)
-        mask = cols < n_cols
-        x_cols = cols.to(tl.int64) if WIDE_OFFSETS else cols
-        x = tl.load(x_row_ptr + x_cols * x_col_stride, mask=mask, other=-float("inf"))
-        x = x.to(tl.float32)
-        # The state of one element is (x, 1). Of the two factors of the merge one is 1, so a
-        # single exponential is enough.
-        e = tl.exp2(-tl.abs(x - m) * LOG2E)
-        s = tl.where(x > m, s * e + 1.0, s + e)
-        m = tl.maximum(m, x)
-
-    largest = tl.max(m, axis=0)
-    inverse = 1.0 / tl.sum(s * tl.exp2((m - largest) * LOG2E), axis=0)
-    for start in range(0, n_cols, BLOCK_COLS):
-        cols = start + tl.arange(0, BLOCK_COLS)
-        mask = cols < n_cols
-        x_cols = cols.to(tl.int64) if WIDE_OFFSETS else cols
-        x = tl.load(x_row_ptr + x_cols * x_col_stride, mask=mask, other=-float("inf"))
-        y = tl.exp2((x.to(tl.float32) - largest) * LOG2E) * inverse
-        tl.store(y_ptr + row * n_cols + cols, y.to(y_ptr.dtype.element_ty), mask=mask)
-
-
-def configuration(n_cols: int, capability: tuple[int, int]) -> tuple[int, int]:
-    """Return (BLOCK_COLS, num_warps) of the forward kernel for a row of `n_cols` on a card.
-
-    They are the norms': one row in registers, read once and written once, is the same work for the
-    memory. On an H100 0.95 of a copy or more in every cell of the suite but 512×1024.
-    """
-    return first_fit(for_card(CONFIGURATIONS, capability), n_cols)
-
-
-def chosen(x: Tensor) -> tuple[int, int]:
-    """Return (BLOCK_COLS, num_warps) for the rows of x (..., N) on its device."""
-    n_cols = x.shape[-1]
-    block, num_warps = configuration(n_cols, capability(x.device))
-    # Where a wide row can't be loaded 16 bytes at a time, an address an element takes registers
-    # too, and a block that holds the row spills.
-    group = math.gcd(16, n_cols, *x.stride()[:-1])
-    if block > 16384 and (x.stride(-1) != 1 or group * x.element_size() < 16):
-        return TILES
-    return block, num_warps
-
-
-def _launch(x: Tensor) -> Tensor:
-    return launch(x, *chosen(x))
-
-
-def launch(x: Tensor, block_cols: int, num_warps: int) -> Tensor:
-    """Launch the kernel in a configuration of your own; x as `softmax` takes it, unchecked."""
-    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    rows = x.numel() // x.shape[-1]
-    if rows == 0:
-        return y
-    x, numbers, group, wide_offsets = in_groups(x)
-    kernel = softmax_row if x.shape[-1] <= block_cols else softmax_tiles
-    with device_guard(x):
-        kernel[(rows,)](
-            x,
-            y,
-            *numbers,
-            GROUP=group,
-            BLOCK_COLS=block_cols,
-            WIDE_OFFSETS=wide_offsets,
-            num_warps=num_warps,
-        )
-    return y
-
-
-def candidates(case: Case) -> dict[str, Any]:
-    """The forward configurations that `tune` times in a case, as functions of `inputs`."""
-    return {
-        name: functools.partial(launch, block_cols=block, num_warps=warps)
-        for name, (block, warps) in to_try(case.shape[-1]).items()
-    }
-
-
-class _Configured(torch.autograd.Function):
-    """Softmax that goes back in a configuration of one's own: only to find out which is best."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, block_cols: int, num_warps: int) -> Tensor:
-        y = _launch(x)
-        ctx.save_for_backward(y)
-        ctx.configuration = block_cols, num_warps
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> Any:
-        return launch_backward(dy, *ctx.saved_tensors, *ctx.configuration), None, None
-
-
-def backward_candidates(case: Case) -> dict[str, Any]:
-    """The backward configurations that `tune` times, as functions of `inputs` to go back through"""
-
-    def configured(block_cols: int, num_warps: int) -> Any:
-        return lambda x: _Configured.apply(x, block_cols, num_warps)
-
-    return {name: configured(*chosen) for name, chosen in to_try(case.shape[-1]).items()}
-
-
 # One operator for each case, since an autograd formula in Python costs every call some 10 µs: the
 # first has none, and is called where nobody asks for a gradient.
 _operator, _operator_with_grad = (
     define(
         f"{name}(Tensor x) -> Tensor",
-        _launch,
+        softmax_forward,
         like,
         of=["softmax"],
         tensors={"x": "*N"},
@@ -368,11 +196,12 @@ def moves(case: Case, pass_: str) -> Moves:
     """
     n_cols = case.shape[-1]
     if pass_ == "bwd":
-        ideal, n_read, block = backward_cost(case), 2, first_fit(BACKWARD, n_cols)[0]
+        ideal, n_read, block = backward_cost(case), 2, backward_block(n_cols)
     else:
         ideal, n_read = forward_cost(case), 1
-        block = chosen(torch.empty(case.shape, dtype=case.dtype))[0]
-    again = n_read * ideal.write_bytes if n_cols > block else 0
+        x = torch.empty(case.shape, dtype=case.dtype)
+        block = forward_block_of(collapse_rows(x), capability(x.device))
+    again = n_read * ideal.write_bytes if n_cols > block.cols else 0
     return Moves(1, unique=ideal.bytes_ideal, requested=ideal.bytes_ideal + again)
 
 

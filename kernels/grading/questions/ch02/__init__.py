@@ -5,10 +5,10 @@ from kernels.grading.questions.ch02.add_norm import grade_add_norm
 from kernels.grading.questions.ch02.counterexamples import grade_counterexamples
 from kernels.grading.questions.ch02.eager import grade_eager
 from kernels.grading.questions.ch02.eager_bytes import grade_bytes
-from kernels.grading.questions.ch02.layer_norm import SPEED, grade_layer_norm
 from kernels.grading.questions.ch02.ledgers import grade_saved
 from kernels.grading.questions.ch02.merge import grade_merge
 from kernels.grading.questions.ch02.rms_norm import RMS_SPEED, grade_rms_norm
+from kernels.grading.questions.kits.layer_norm import SPEED, grade_layer_norm
 
 # What PyTorch's fake tensors import.
 _FAKE = ("torch._dynamo",)

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from typing import Any
 
 import torch
 
 from kernels.grading.cases import Case, Run
 from kernels.grading.checks import (
-    call,
     computed_by_kernels,
     reads_once,
     right_everywhere,
     within_bytes,
 )
-from kernels.grading.closeness import kind_fault, relative_error, wrong_elements
-from kernels.grading.diagnosis import symptom
+from kernels.grading.closeness import relative_error
 from kernels.grading.hardware import compiles, enough_programs
-from kernels.grading.question import Attempt, NotAnswered, Wrong
-from kernels.grading.questions.ch02.layer_norm import explain_layer_norm, norm_tolerance
-from kernels.grading.questions.ch02.rms_norm import row_groups
-from kernels.launch import interpreting
+from kernels.grading.question import Attempt
+from kernels.grading.questions.kits.layer_norm import explain_layer_norm, norm_tolerance
+from kernels.grading.questions.kits.row_norms import row_groups
+from kernels.grading.questions.kits.two_outputs import Part, graded_h, is_pair, reads_no_h
 from kernels.ops.norms.layernorm import reference
 from kernels.registry import DTYPES, Tolerance, dtype_name
 
@@ -36,27 +33,6 @@ _PLAN: tuple[tuple[int, int, str], ...] = (
     (4, 1, "fp32 bf16"),
     (1, 4096, "fp32 fp16"),
 )
-
-
-class Part:
-    """The reader's function, returning one of its two tensors; its name and lines are theirs.
-
-    `returned` collects what it returned, call by call.
-    """
-
-    def __init__(self, answer: Any, place: int) -> None:
-        self._answer = answer
-        self._place = place
-        self.returned: list[Any] = []
-        self.__name__ = Attempt(answer, 0).name
-        self.__code__ = getattr(answer, "__code__", None)
-
-    def __call__(self, *args: Any) -> Any:
-        """Call the answer, keep what it returns, hand on the part that is graded."""
-        result = self._answer(*args)
-        self.returned.append(result)
-        pair = type(result) in (tuple, list) and len(result) == 2
-        return result[self._place] if pair else (result,)
 
 
 def _residual_sum(x: Tensor, residual: Tensor) -> Tensor:
@@ -99,22 +75,6 @@ def _cases(seed: int) -> tuple[list[Case], list[Case]]:
     return of_h, of_y
 
 
-def _explain_h(runs: list[Run]) -> str:
-    for r in runs:
-        if r.fault is None or not r.wrong.numel():
-            continue
-        x, residual = r.case.tensors["x"].double(), r.case.tensors["residual"].double()
-        near = 4 * r.case.tolerance.relative_norm
-        for what, output in (
-            ("h is x - residual.", x - residual),
-            ("h is x alone: the residual is not added.", x),
-            ("h is the residual alone: x is not added.", residual),
-        ):
-            if relative_error(r.output, output) <= near:
-                return what
-    return symptom(runs)
-
-
 def _explain_y(runs: list[Run]) -> str:
     """The fault of y, told apart by what was normalized."""
     for r in runs:
@@ -151,53 +111,6 @@ def _of_sum(r: Run) -> Run:
     tensors = {"x": _residual_sum(x, residual), "weight": weight, "bias": bias}
     case = Case(tensors, r.case.options, r.case.reference, r.case.tolerance, r.case.trait)
     return replace(r, case=case)
-
-
-def is_pair(attempt: Attempt, case: Case) -> None:
-    """`Wrong` unless the answer, called on a case, returns a tuple or list of two."""
-    with interpreting():
-        told = call(attempt, *(t.clone() for t in case.tensors.values()), *case.options)
-    if told is None or told is ...:
-        raise NotAnswered
-    if type(told) not in (tuple, list) or len(told) != 2:
-        size = f" of {len(told)}" if type(told) in (tuple, list) else ""
-        raise Wrong(
-            f"{attempt.name} returned a {type(told).__name__}{size}; it takes the two tensors "
-            f"(y, h)."
-        )
-
-
-def reads_no_h(attempt: Attempt, runs: list[Run]) -> None:
-    """`Wrong` if h is read back from memory."""
-    for r in runs:
-        back = r.traffic(r.output).read_unique
-        if back and not r.operators:
-            count = len(r.launches)
-            raise Wrong(
-                f"{attempt.name} reads {back:,} bytes of h back on {r.case}, in "
-                f"{count} launch{'es' if count != 1 else ''}.",
-                "h was in registers when it was stored, and the sums of its row can take it from "
-                "there. Store it, and go on with the variable.",
-            )
-
-
-def graded_h(attempt: Attempt, cases: list[Case], y_runs: list[Run], pairs: list[Any]) -> list[Run]:
-    """The runs of y as runs of h; `Wrong` if one is wrong."""
-    runs = []
-    for case, r, (_, h) in zip(cases, y_runs, pairs, strict=True):
-        wrong = kind_fault(h, case.like) is not None or bool(
-            wrong_elements(h, case.reference, case.tolerance).any()
-        )
-        if wrong:
-            # Once more by itself, for all that is told of a wrong output.
-            part = Attempt(Part(attempt.answer, 1), attempt.seed)
-            try:
-                return right_everywhere(part, cases, _explain_h)
-            except Wrong as found:
-                found.sentence = found.sentence.replace(": y[", ": h[", 1)
-                raise
-        runs.append(replace(r, output=h))
-    return runs
 
 
 def grade_add_norm(attempt: Attempt) -> None:

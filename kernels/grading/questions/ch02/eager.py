@@ -11,7 +11,7 @@ import torch
 from kernels.grading.cases import Case, Run
 from kernels.grading.checks import call, right_everywhere, run
 from kernels.grading.question import Attempt, Wrong
-from kernels.grading.questions.ch02.layer_norm import explain_layer_norm, norm_tolerance
+from kernels.grading.questions.kits.layer_norm import explain_layer_norm, norm_tolerance
 from kernels.lab.counting import aten
 from kernels.lab.counting.ledger import Ledger
 from kernels.ops.norms.layernorm import OP

@@ -14,6 +14,7 @@ from kernels.grading.cases import Case, Run
 from kernels.grading.checks import computed_by_kernels, reads_once, within_bytes
 from kernels.grading.hardware import compiles, enough_programs
 from kernels.grading.question import Attempt, Speed
+from kernels.grading.questions.kits.row_norms import rms_normalised, row_groups
 from kernels.grading.questions.kits.wrong_models import Tensor, drawn, recognised, right_or_told
 from kernels.registry import DTYPES, Tolerance
 
@@ -27,12 +28,6 @@ _PLAN: tuple[tuple[int, int, str], ...] = (
     (1, 16384, "fp32 fp16"),
 )
 _OUTSIDE = "Columns beyond the row need a mask in the loads and in the store: cols < n_cols."
-
-
-def rms_normalised(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Return x (rows, cols) over the root of its mean square, times weight (cols,), in float64."""
-    x = x.double()
-    return x / torch.sqrt((x * x).mean(-1, keepdim=True) + eps) * weight.double()
 
 
 def _models(case: Case) -> Iterator[tuple[str, Tensor]]:
@@ -114,11 +109,6 @@ def _cases(seed: int) -> list[Case]:
     cases.append(case(2, 128, "fp32", eps=0.5))
     cases.append(case(2, 100, "fp32", eps=1e-3, scale=0.03))
     return cases + [case(2, n, "fp16", "values near 1000", scale=1000.0) for n in (64, 300)]
-
-
-def row_groups(case: Case) -> int:
-    """Return how many programs a question takes at least: one for every four rows."""
-    return -(-len(case.x) // 4)
 
 
 def grade_rms_norm(attempt: Attempt) -> None:

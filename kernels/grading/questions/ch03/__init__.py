@@ -1,8 +1,6 @@
 """Exercise set 03, First kernels: from the numbers of a launch to a LayerNorm of one's own."""
 
 from kernels.grading.question import Question, register
-from kernels.grading.questions.ch02.layer_norm import SPEED as LAYER_NORM_SPEED
-from kernels.grading.questions.ch02.layer_norm import grade_layer_norm
 from kernels.grading.questions.ch03.edges import grade_extremes
 from kernels.grading.questions.ch03.elements import ADD_SPEED, COPY_SPEED, grade_add, grade_copy
 from kernels.grading.questions.ch03.launches import grade_cause, grade_launch
@@ -13,6 +11,8 @@ from kernels.grading.questions.ch03.tiles import (
     grade_row_sum,
     grade_transpose,
 )
+from kernels.grading.questions.kits.layer_norm import SPEED as LAYER_NORM_SPEED
+from kernels.grading.questions.kits.layer_norm import grade_layer_norm
 
 register(
     Question(

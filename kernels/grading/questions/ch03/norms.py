@@ -13,6 +13,7 @@ from kernels.grading.cases import Case, Run
 from kernels.grading.checks import computed_by_kernels, reads_once, within_bytes
 from kernels.grading.hardware import compiles
 from kernels.grading.question import Attempt, Speed, Wrong
+from kernels.grading.questions.kits.row_norms import normalised
 from kernels.grading.questions.kits.wrong_models import (
     Tensor,
     drawn,
@@ -24,13 +25,6 @@ from kernels.registry import Tolerance
 
 _SHAPES = ((3, 64), (3, 17), (2, 1000), (3, 1), (1, 4096), (1, 2500))
 _OUTSIDE = "Columns beyond the row need a mask in the load and in the store: cols < n_cols."
-
-
-def normalised(x: Tensor, eps: float) -> Tensor:
-    """Return x (rows, cols) with mean 0 and variance near 1 in each row, in float64."""
-    x = x.double()
-    centred = x - x.mean(-1, keepdim=True)
-    return centred / torch.sqrt((centred**2).mean(-1, keepdim=True) + eps)
 
 
 def _models(case: Case) -> Iterator[tuple[str, Tensor]]:

@@ -12,7 +12,6 @@ from kernels.grading.checks import reads_once, within_bytes
 from kernels.grading.cuda_checks import in_cuda
 from kernels.grading.hardware import compiles
 from kernels.grading.question import Attempt, Speed
-from kernels.grading.questions.ch04.reductions import inverse_rms
 from kernels.grading.questions.kits.cuda_cases import (
     Tensor,
     explained,
@@ -20,6 +19,7 @@ from kernels.grading.questions.kits.cuda_cases import (
     sum_tolerance,
     unstored,
 )
+from kernels.grading.questions.kits.row_norms import inverse_rms
 from kernels.grading.questions.kits.wrong_models import drawn
 from kernels.registry import Tolerance
 

@@ -21,6 +21,7 @@ from kernels.grading.questions.kits.cuda_cases import (
     sum_tolerance,
     unstored,
 )
+from kernels.grading.questions.kits.row_norms import inverse_rms
 from kernels.grading.questions.kits.wrong_models import Models, drawn, only_end_missing
 from kernels.registry import Tolerance
 
@@ -132,11 +133,6 @@ def grade_row_sum(attempt: Attempt) -> None:
 
 
 SUM_SPEED = Speed(lambda seed: _sum_case(random.Random(seed), 8192, 2048), 0.7)
-
-
-def inverse_rms(x: Tensor, eps: float) -> Tensor:
-    """Return 1 / sqrt(mean of squares + eps) of each row of x, in float64."""
-    return torch.rsqrt((x.double() ** 2).mean(-1) + eps)
 
 
 def _rms_models(case: Case) -> Iterator[tuple[str, Tensor]]:

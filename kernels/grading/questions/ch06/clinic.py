@@ -11,8 +11,8 @@ import torch
 from kernels.grading.checks import call
 from kernels.grading.closeness import relative_error, wrong_elements
 from kernels.grading.question import Attempt, NotAnswered, Wrong
-from kernels.grading.questions.ch02.layer_norm import norm_tolerance
 from kernels.grading.questions.ch06.patients import PATIENTS
+from kernels.grading.questions.kits.layer_norm import norm_tolerance
 from kernels.grading.questions.kits.numbers import kind
 from kernels.lab.counting import traffic
 from kernels.ops.norms.layernorm import reference

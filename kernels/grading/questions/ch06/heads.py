@@ -12,8 +12,8 @@ from kernels.grading.cases import Case, Run
 from kernels.grading.checks import computed_by_kernels, reads_once, within_bytes
 from kernels.grading.hardware import compiles, enough_programs
 from kernels.grading.question import Attempt, Speed, Wrong
-from kernels.grading.questions.ch02.rms_norm import rms_normalised
 from kernels.grading.questions.ch06.kit import faulty_rms, rms_near
+from kernels.grading.questions.kits.row_norms import rms_normalised
 from kernels.grading.questions.kits.wrong_models import (
     Tensor,
     drawn,

@@ -12,9 +12,9 @@ from kernels.grading.cases import Case, Run
 from kernels.grading.checks import computed_by_kernels, reads_once, right_everywhere, within_bytes
 from kernels.grading.hardware import compiles, enough_programs
 from kernels.grading.question import Attempt
-from kernels.grading.questions.ch02.add_norm import Part, graded_h, is_pair, reads_no_h
-from kernels.grading.questions.ch02.rms_norm import rms_normalised, row_groups
 from kernels.grading.questions.ch06.kit import faulty_rms, rms_near
+from kernels.grading.questions.kits.row_norms import rms_normalised, row_groups
+from kernels.grading.questions.kits.two_outputs import Part, graded_h, is_pair, reads_no_h
 from kernels.grading.questions.kits.wrong_models import (
     Tensor,
     drawn,

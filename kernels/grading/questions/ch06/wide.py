@@ -12,8 +12,8 @@ from kernels.grading.cases import Case, Run
 from kernels.grading.checks import computed_by_kernels, within_bytes
 from kernels.grading.hardware import compiles
 from kernels.grading.question import Attempt, Wrong
-from kernels.grading.questions.ch03.norms import normalised
 from kernels.grading.questions.ch06.kit import OUTSIDE
+from kernels.grading.questions.kits.row_norms import normalised
 from kernels.grading.questions.kits.wrong_models import (
     Tensor,
     drawn,

@@ -104,7 +104,14 @@ def _launch(
     if design == "second reading" and sums_first:
         columns()
     rows_kernel[(programs,)](
-        *(x, dy, weight, inv_rms, dx, parts, rows, cols),
+        x,
+        dy,
+        weight,
+        inv_rms,
+        dx,
+        parts,
+        n_rows=rows,
+        n_cols=cols,
         ATOMIC=design == "atomics",
         SUMS=design == "partial sums",
         BLOCK=block,

@@ -12,18 +12,20 @@ from kernels.grading.cases import Case, Run
 from kernels.grading.checks import computed_by_kernels, reads_once, within_bytes
 from kernels.grading.hardware import compiles, enough_programs
 from kernels.grading.question import Attempt, Speed
-from kernels.grading.questions.ch02.rms_norm import row_groups
-from kernels.grading.questions.ch07.kit import PLAN, gradient_tolerance, norm_inputs, right_gradient
-from kernels.grading.questions.kits.wrong_models import Tensor, masked_lanes_named, recognised
-
-_HALF = (
-    "It is right in fp32: convert x, dy and weight to fp32 behind their loads, and dx only when "
-    "you store it."
+from kernels.grading.questions.kits.gradients import (
+    PLAN,
+    gradient_tolerance,
+    norm_inputs,
+    right_gradient,
 )
-
-
-def _mean(values: Tensor) -> Tensor:
-    return values.mean(-1, keepdim=True)
+from kernels.grading.questions.kits.rms_gradients import (
+    explain_rms_dx,
+    right_in_fp32,
+    rms_dx_case,
+    row_mean,
+)
+from kernels.grading.questions.kits.row_norms import row_groups
+from kernels.grading.questions.kits.wrong_models import Tensor, masked_lanes_named, recognised
 
 
 def _centred_terms(given: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -36,7 +38,7 @@ def _centred_terms(given: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor, Te
 def _layer_norm_case(rng: random.Random, rows: int, cols: int, name: str) -> Case:
     given = norm_inputs(rng, rows, cols, name, centred=True)
     x_hat, _, g, inv_std = _centred_terms(given)
-    dx = (g - _mean(g) - x_hat * _mean(g * x_hat)) * inv_std
+    dx = (g - row_mean(g) - x_hat * row_mean(g * x_hat)) * inv_std
     return Case(given, (), dx, gradient_tolerance(g * inv_std, dx, given["x"].dtype))
 
 
@@ -50,48 +52,45 @@ def _layer_norm_models(case: Case) -> Iterator[tuple[str, Tensor]]:
     def made(g: Tensor, first: Tensor, second: Tensor, x_hat: Tensor = x_hat) -> Tensor:
         return (g - first - x_hat * second) * inv_std
 
-    along = _mean(g * x_hat)
-    dy_along = _mean(dy * x_hat)
+    along = row_mean(g * x_hat)
+    dy_along = row_mean(dy * x_hat)
     mixed = (
         "The projection takes the mean of dy · x_hat; it is the mean of g · x_hat. Where weight is "
         "1 everywhere the two are one."
     )
     block = f"A sum is divided by BLOCK, here {lanes}, where the row has {n} elements."
-    yield mixed, made(g, _mean(g), dy_along)
+    yield mixed, made(g, row_mean(g), dy_along)
     if lanes > n:
         for first, second in ((share, share), (share, 1.0), (1.0, share)):
-            yield block, made(g, _mean(g) * first, along * second)
+            yield block, made(g, row_mean(g) * first, along * second)
             yield (
                 f"{block} And {mixed[0].lower()}{mixed[1:]}",
-                made(g, _mean(g) * first, dy_along * second),
+                made(g, row_mean(g) * first, dy_along * second),
             )
-    yield "The mean of dy is taken away; it is the mean of g.", made(g, _mean(dy), along)
-    yield "weight is left out: g is dy · weight.", made(dy, _mean(dy), dy_along)
+    yield "The mean of dy is taken away; it is the mean of g.", made(g, row_mean(dy), along)
+    yield "weight is left out: g is dy · weight.", made(dy, row_mean(dy), dy_along)
     yield "The mean of g is not taken away.", made(g, torch.zeros_like(along), along)
-    yield "The projection onto x_hat is not taken away.", made(g, _mean(g), torch.zeros_like(along))
+    yield (
+        "The projection onto x_hat is not taken away.",
+        made(g, row_mean(g), torch.zeros_like(along)),
+    )
     yield (
         "A sum of a row is not divided by the number of columns.",
-        made(g, n * _mean(g), n * along),
+        made(g, n * row_mean(g), n * along),
     )
-    yield "dx is not multiplied by inv_std.", made(g, _mean(g), along) / inv_std
+    yield "dx is not multiplied by inv_std.", made(g, row_mean(g), along) / inv_std
     yield (
         "The mean is not taken from x: x_hat is (x - mean) · inv_std.",
-        made(g, _mean(g), _mean(g * x * inv_std), x * inv_std),
+        made(g, row_mean(g), row_mean(g * x * inv_std), x * inv_std),
     )
     yield (
         "x - mean stands for x_hat: it is not multiplied by inv_std.",
-        made(g, _mean(g), along / inv_std, x_hat / inv_std),
+        made(g, row_mean(g), along / inv_std, x_hat / inv_std),
     )
 
 
 def _explain_layer_norm(runs: list[Run]) -> str:
-    return recognised(runs, _layer_norm_models) or _narrow(runs)
-
-
-def _narrow(runs: list[Run]) -> str:
-    """What it says that no fp32 input fails, or "" if one does."""
-    dtypes = {r.case.x.dtype for r in runs if r.fault is not None and r.wrong.numel()}
-    return _HALF if dtypes and torch.float32 not in dtypes else ""
+    return recognised(runs, _layer_norm_models) or right_in_fp32(runs)
 
 
 def _shapes(seed: int) -> tuple[random.Random, list[tuple[int, int, str]]]:
@@ -123,65 +122,6 @@ def grade_layer_norm_dx(attempt: Attempt) -> None:
     cases = [_layer_norm_case(rng, *shape) for shape in shapes]
     runs = right_gradient(attempt, cases, _explain_layer_norm, "dx")
     _of_one_launch(attempt, runs, statistics=2)
-
-
-def _rms_terms(given: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """x_hat, dy, g (rows, cols) and inv_rms (rows, 1) of an RMSNorm, in float64."""
-    x, dy, weight, inv_rms = (t.double() for t in given.values())
-    return x * inv_rms[:, None], dy, dy * weight, inv_rms[:, None]
-
-
-def rms_dx_case(
-    rng: random.Random, rows: int, cols: int, name: str, options: tuple[int, ...] = ()
-) -> Case:
-    """Return a call with x, dy, weight and inv_rms, held against RMSNorm's dx."""
-    given = norm_inputs(rng, rows, cols, name, centred=False)
-    x_hat, _, g, inv_rms = _rms_terms(given)
-    dx = (g - x_hat * _mean(g * x_hat)) * inv_rms
-    near = gradient_tolerance(g * inv_rms, dx, given["x"].dtype)
-    return Case(given, options, dx, near)
-
-
-def _rms_models(case: Case) -> Iterator[tuple[str, Tensor]]:
-    x_hat, dy, g, inv_rms = _rms_terms(case.tensors)
-    n = x_hat.shape[-1]
-    lanes = triton.next_power_of_2(n)
-
-    def made(g: Tensor, along: Tensor, x_hat: Tensor = x_hat) -> Tensor:
-        return (g - x_hat * along) * inv_rms
-
-    along = _mean(g * x_hat)
-    if lanes > n:
-        yield (
-            f"The sum of g · x_hat is divided by BLOCK, here {lanes}; the row has {n} elements.",
-            made(g, along * n / lanes),
-        )
-    yield (
-        "That is LayerNorm's dx: RMSNorm has no mean, and its dx takes no mean of g away.",
-        made(g - _mean(g), along),
-    )
-    yield "weight is left out: g is dy · weight.", made(dy, _mean(dy * x_hat))
-    yield (
-        "The projection takes the mean of dy · x_hat; it is the mean of g · x_hat.",
-        made(g, _mean(dy * x_hat)),
-    )
-    yield "The projection onto x_hat is not taken away.", made(g, torch.zeros_like(along))
-    yield "The projection is added; it is taken away.", made(g, -along)
-    yield "The sum of g · x_hat is not divided by the number of columns.", made(g, n * along)
-    yield "dx is not multiplied by inv_rms.", made(g, along) / inv_rms
-    yield "dx is multiplied by inv_rms twice.", made(g, along) * inv_rms
-    x = x_hat / inv_rms
-    yield (
-        "x stands for x_hat in both places: x_hat is x · inv_rms.",
-        made(g, along / inv_rms, x),
-    )
-    yield "x stands for x_hat in one place: x_hat is x · inv_rms.", made(g, along, x)
-    yield "x stands for x_hat in one place: x_hat is x · inv_rms.", made(g, along / inv_rms)
-
-
-def explain_rms_dx(runs: list[Run]) -> str:
-    """Return the fault of RMSNorm's dx that one of the wrong runs shows, or ""."""
-    return recognised(runs, _rms_models) or _narrow(runs)
 
 
 def grade_rms_dx(attempt: Attempt) -> None:

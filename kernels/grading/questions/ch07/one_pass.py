@@ -14,17 +14,23 @@ from kernels.grading.checks import call, computed_by_kernels, reads_once, within
 from kernels.grading.closeness import kind_fault, wrong_elements
 from kernels.grading.hardware import compiles
 from kernels.grading.question import Attempt, NotAnswered, Wrong
-from kernels.grading.questions.ch02.add_norm import Part
-from kernels.grading.questions.ch07.dx import explain_rms_dx, rms_dx_case
-from kernels.grading.questions.ch07.kit import (
+from kernels.grading.questions.kits.gradients import (
     OUTSIDE_OF_SHARE,
     enough_to_finish,
     no_atomics,
     programs_as_told,
     right_gradient,
 )
-from kernels.grading.questions.ch07.sums import WIDEST, dweight_of, dweight_plan, explain_dweight
 from kernels.grading.questions.kits.numbers import pair
+from kernels.grading.questions.kits.rms_gradients import (
+    WIDEST,
+    dweight_of,
+    dweight_plan,
+    explain_dweight,
+    explain_rms_dx,
+    rms_dx_case,
+)
+from kernels.grading.questions.kits.two_outputs import Part
 from kernels.grading.questions.kits.wrong_models import Tensor, masked_lanes_named, recognised
 from kernels.launch import interpreting
 

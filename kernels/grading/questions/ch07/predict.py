@@ -34,16 +34,27 @@ def launch_backward(rows: int, cols: int, dtype: torch.dtype, programs: int) -> 
     mean, inv_std = torch.zeros(2, rows)
     parts = torch.zeros(2, programs, cols)
     norm_backward_rows[(programs,)](
-        *(dy, None, x, weight, mean, inv_std, dx, *parts),
-        *(cols, cols, rows, -(-rows // programs), cols),
-        GROUP=1,
+        dy,
+        None,
+        x,
+        weight,
+        mean,
+        inv_std,
+        dx,
+        *parts,
+        dy_row_stride=cols,
+        x_row_stride=cols,
+        n_rows=rows,
+        rows_each=-(-rows // programs),
+        n_col_units=cols,
+        STRIDE_UNIT=1,
         BLOCK_ROWS=1,
         BLOCK_COLS=1 << (cols - 1).bit_length(),
         STAGES=1,
         HOLD_WEIGHT=True,
     )
     sum_partials[(-(-cols // 32),)](
-        *parts, dweight, dbias, programs, cols, BLOCK_ROWS=16, BLOCK_COLS=32
+        *parts, dweight, dbias, n_parts=programs, n_cols=cols, BLOCK_ROWS=16, BLOCK_COLS=32
     )
 
 

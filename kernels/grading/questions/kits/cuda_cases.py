@@ -1,4 +1,4 @@
-"""What the checks of set 04 share: cases in fp32, a run of them all, the text of a guard."""
+"""Questions in CUDA C++: a run of all cases in fp32, and what is told of wrong outputs."""
 
 from __future__ import annotations
 

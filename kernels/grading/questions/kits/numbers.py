@@ -1,4 +1,4 @@
-"""What set 01 shares: asking for numbers, and naming a mistake by all the numbers it gave."""
+"""Asking for numbers, and naming a mistake by all the numbers that it gave."""
 
 from __future__ import annotations
 

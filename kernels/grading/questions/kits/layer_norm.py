@@ -1,4 +1,4 @@
-"""02.2: a fused LayerNorm of the reader's, held against LayerNorms with one known fault each."""
+"""02.2 and 03.8: a fused LayerNorm, held against LayerNorms with one known fault each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What set 07 shares: inputs of a backward pass, tolerances, and what launches must keep to."""
+"""Gradients of norms: inputs of a backward pass, tolerances, and what launches must keep to."""
 
 from __future__ import annotations
 

@@ -1,0 +1,97 @@
+"""What questions about two outputs share: a part of an answer, and h of an answer (y, h)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from kernels.grading.cases import Case, Run
+from kernels.grading.checks import call, right_everywhere
+from kernels.grading.closeness import kind_fault, relative_error, wrong_elements
+from kernels.grading.diagnosis import symptom
+from kernels.grading.question import Attempt, NotAnswered, Wrong
+from kernels.launch import interpreting
+
+
+class Part:
+    """The reader's function, returning one of its two tensors; its name and lines are theirs.
+
+    `returned` collects what it returned, call by call.
+    """
+
+    def __init__(self, answer: Any, place: int) -> None:
+        self._answer = answer
+        self._place = place
+        self.returned: list[Any] = []
+        self.__name__ = Attempt(answer, 0).name
+        self.__code__ = getattr(answer, "__code__", None)
+
+    def __call__(self, *args: Any) -> Any:
+        """Call the answer, keep what it returns, hand on the part that is graded."""
+        result = self._answer(*args)
+        self.returned.append(result)
+        pair = type(result) in (tuple, list) and len(result) == 2
+        return result[self._place] if pair else (result,)
+
+
+def _explain_h(runs: list[Run]) -> str:
+    for r in runs:
+        if r.fault is None or not r.wrong.numel():
+            continue
+        x, residual = r.case.tensors["x"].double(), r.case.tensors["residual"].double()
+        near = 4 * r.case.tolerance.relative_norm
+        for what, output in (
+            ("h is x - residual.", x - residual),
+            ("h is x alone: the residual is not added.", x),
+            ("h is the residual alone: x is not added.", residual),
+        ):
+            if relative_error(r.output, output) <= near:
+                return what
+    return symptom(runs)
+
+
+def is_pair(attempt: Attempt, case: Case) -> None:
+    """`Wrong` unless the answer, called on a case, returns a tuple or list of two."""
+    with interpreting():
+        told = call(attempt, *(t.clone() for t in case.tensors.values()), *case.options)
+    if told is None or told is ...:
+        raise NotAnswered
+    if type(told) not in (tuple, list) or len(told) != 2:
+        size = f" of {len(told)}" if type(told) in (tuple, list) else ""
+        raise Wrong(
+            f"{attempt.name} returned a {type(told).__name__}{size}; it takes the two tensors "
+            f"(y, h)."
+        )
+
+
+def reads_no_h(attempt: Attempt, runs: list[Run]) -> None:
+    """`Wrong` if h is read back from memory."""
+    for r in runs:
+        back = r.traffic(r.output).read_unique
+        if back and not r.operators:
+            count = len(r.launches)
+            raise Wrong(
+                f"{attempt.name} reads {back:,} bytes of h back on {r.case}, in "
+                f"{count} launch{'es' if count != 1 else ''}.",
+                "h was in registers when it was stored, and the sums of its row can take it from "
+                "there. Store it, and go on with the variable.",
+            )
+
+
+def graded_h(attempt: Attempt, cases: list[Case], y_runs: list[Run], pairs: list[Any]) -> list[Run]:
+    """The runs of y as runs of h; `Wrong` if one is wrong."""
+    runs = []
+    for case, r, (_, h) in zip(cases, y_runs, pairs, strict=True):
+        wrong = kind_fault(h, case.like) is not None or bool(
+            wrong_elements(h, case.reference, case.tolerance).any()
+        )
+        if wrong:
+            # Once more by itself, for all that is told of a wrong output.
+            part = Attempt(Part(attempt.answer, 1), attempt.seed)
+            try:
+                return right_everywhere(part, cases, _explain_h)
+            except Wrong as found:
+                found.sentence = found.sentence.replace(": y[", ": h[", 1)
+                raise
+        runs.append(replace(r, output=h))
+    return runs
