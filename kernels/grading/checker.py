@@ -66,7 +66,7 @@ def _graded(question: Question, attempt: Attempt) -> Result:
     bonus = _timed(question, attempt, told) if told.get("passed") is True else 0
     passed = told.get("passed") is True
     points = question.points if passed else 0
-    standing = note(question.id, points, bonus)
+    standing, kept = note(question.id, points, bonus)
     return Result(
         question.id,
         question.title,
@@ -80,6 +80,7 @@ def _graded(question: Question, attempt: Attempt) -> Result:
         ended.printed.strip(),
         tuple(told.get("pictures", ())),
         bonus,
+        kept,
     )
 
 
