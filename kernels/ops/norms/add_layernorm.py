@@ -20,7 +20,7 @@ from kernels.ops.norms.peers import compiled_add_layer_norm, torch_add_layer_nor
 from kernels.ops.norms.tuning import backward_candidates
 from kernels.ops.shared.arguments import check_norm, check_residual
 from kernels.ops.shared.available import needs_gpu
-from kernels.ops.shared.operators import define, like, needs_gradient
+from kernels.ops.shared.operators import define, in_forward_mode, like, needs_gradient
 from kernels.registry import Op, Variant, register
 
 Tensor = torch.Tensor
@@ -61,6 +61,7 @@ _operator = define(
     " -> (Tensor, Tensor)",
     _launch,
     lambda x, residual, weight, bias, eps: (like(x), like(x)),
+    eager,
 )
 
 
@@ -79,6 +80,8 @@ def add_layer_norm(
     """
     check_norm(x, weight, bias)
     check_residual(x, residual)
+    if in_forward_mode():
+        return eager(x, residual, weight, bias, eps)
     if needs_gradient(x, residual, weight, bias):
         y, h, _, _ = norm_train(x, residual, weight, bias, eps, True)
     else:

@@ -31,6 +31,7 @@ from kernels.ops.shared.operators import (
     LIBRARY,
     define,
     device_guard,
+    in_forward_mode,
     like,
     needs_gradient,
     refuse_second_derivative,
@@ -68,6 +69,12 @@ def eager(x: Tensor) -> Tensor:
     x32 = x.float()
     e = torch.exp(x32 - x32.amax(-1, keepdim=True))
     return (e / e.sum(-1, keepdim=True)).to(x.dtype)
+
+
+def eager_backward(dy: Tensor, y: Tensor) -> Tensor:
+    """The gradient of x by the equation above, in fp32; returns y's dtype."""
+    dy32, y32 = dy.float(), y.float()
+    return (y32 * (dy32 - (dy32 * y32).sum(-1, keepdim=True))).to(y.dtype)
 
 
 # A GPU's instruction computes 2^x: exp(x) = 2^(x · log2 e). The largest element is subtracted
@@ -230,10 +237,13 @@ def backward_candidates(shape: Shape, dtype: torch.dtype) -> dict[str, Any]:
 
 # One operator for each case, since an autograd formula in Python costs every call some 10 µs: the
 # first has none, and is called where nobody asks for a gradient.
-_operator = define("softmax(Tensor x) -> Tensor", _launch, like)
-_operator_with_grad = define("softmax_with_grad(Tensor x) -> Tensor", _launch, like)
+_operator = define("softmax(Tensor x) -> Tensor", _launch, like, eager)
+_operator_with_grad = define("softmax_with_grad(Tensor x) -> Tensor", _launch, like, eager)
 _backward_operator = define(
-    "softmax_backward(Tensor dy, Tensor y) -> Tensor", softmax_backward, lambda dy, y: like(y)
+    "softmax_backward(Tensor dy, Tensor y) -> Tensor",
+    softmax_backward,
+    lambda dy, y: like(y),
+    eager_backward,
 )
 
 
@@ -259,13 +269,16 @@ def softmax(x: Tensor) -> Tensor:
     of −inf gives 0; a row of nothing else gives NaN, as does a row that holds NaN or +inf: PyTorch
     does the same. On a GPU the kernels are compiled; on a CPU they are interpreted. ValueError or
     TypeError names the argument, what it got and what it takes; NotImplementedError if a gradient
-    is differentiated again.
+    that backward() made is differentiated again. Inside a transform of `torch.func` and in
+    forward-mode differentiation PyTorch's operators compute it, as in `eager`.
 
     A row of up to 16384 columns is read once, a wider one twice; going forward on Hopper and B200
     one of up to 32768 is read once too, if all rows start at multiples of 16 bytes. Leading
     dimensions that don't collapse to two strides are copied first, which is one more launch.
     """
     check_norm(x, None, None)
+    if in_forward_mode():
+        return eager(x)
     result: Tensor = (_operator_with_grad if needs_gradient(x) else _operator)(x)
     return result
 
