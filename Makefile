@@ -38,6 +38,7 @@ lint: $(INSTALLED) ## ruff and mypy
 	@$(RUN) -m mypy
 
 exercises: $(INSTALLED) ## put the first cell into every notebook, write exercises/ from solutions/
+	@$(RUN) -m kernels.grading.generate --unanswered
 	@$(RUN) -m book.tools.setup_cell --write
 	@$(RUN) -m kernels.grading.generate
 

@@ -18,6 +18,7 @@ import torch
 import kernels.grading.questions  # noqa: F401  (registers the questions)
 from kernels.grading.integrity import Snapshot
 from kernels.grading.isolation import isolated
+from kernels.grading.origin import refuse_package
 from kernels.grading.progress import note
 from kernels.grading.question import Attempt, NotAnswered, Question, Wrong, questions
 from kernels.grading.result import Result, show
@@ -66,7 +67,7 @@ def _graded(question: Question, attempt: Attempt) -> Result:
     bonus = _timed(question, attempt, told) if told.get("passed") is True else 0
     passed = told.get("passed") is True
     points = question.points if passed else 0
-    standing = note(question.id, points, bonus)
+    standing, kept = note(question.id, points, bonus)
     return Result(
         question.id,
         question.title,
@@ -80,6 +81,7 @@ def _graded(question: Question, attempt: Attempt) -> Result:
         ended.printed.strip(),
         tuple(told.get("pictures", ())),
         bonus,
+        kept,
     )
 
 
@@ -114,6 +116,7 @@ def _grade(question: Question, attempt: Attempt) -> dict[str, Any]:
         if not callable(attempt.answer):
             got = f"a {type(attempt.answer).__name__}"
             raise Wrong(f"The answer is {got}; the question takes the function {question.takes}.")
+        refuse_package(attempt)
         question.grade(attempt)
         _refuse_patches()
         told |= {"passed": True, "message": "Everything that was checked holds."}

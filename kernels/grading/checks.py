@@ -28,6 +28,7 @@ from kernels.grading.closeness import (
 from kernels.grading.diagnosis import symptom
 from kernels.grading.evidence import evidence
 from kernels.grading.faults import meaning, unwritten
+from kernels.grading.origin import own_kernels
 from kernels.grading.question import PLACEHOLDER, Attempt, NotAnswered, Wrong
 from kernels.lab.counting.aten import moves_bytes, tensors_in
 from kernels.launch import KernelError, LaunchError, Launches, interpreting
@@ -37,7 +38,15 @@ Tensor = torch.Tensor
 
 
 def call(attempt: Attempt, *args: Any, **kwargs: Any) -> Any:
-    """Call the reader's function; whatever it raises becomes `Wrong` or `NotAnswered`."""
+    """Call the reader's function; whatever it raises becomes `Wrong` or `NotAnswered`.
+
+    `Wrong` too if it launched a kernel of the package.
+    """
+    with own_kernels(attempt):
+        return _call(attempt, args, kwargs)
+
+
+def _call(attempt: Attempt, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     try:
         return attempt.answer(*args, **kwargs)
     except KernelError as error:

@@ -1,19 +1,26 @@
 """Write exercises/NN_slug.ipynb from every solutions/NN_slug.ipynb.
 
-    python -m kernels.grading.generate [--check]
+    python -m kernels.grading.generate [--check | --unanswered]
 
 In a code cell, the lines between `### BEGIN SOLUTION` and `### END SOLUTION` give way to one that
 raises "your turn". Where an exercise hands out code instead, as a fault to fix, its lines stand
 commented out in the block, after `### GIVEN`. In a string of CUDA C++ the markers stand behind
 `//`, and `#error your turn` is what is left. Cells tagged `solution` are left out. What is written
 depends on the solution alone, byte for byte.
+
+An exercise that somebody answered is never overwritten: as long as there is one, nothing is
+written. Each exercise holds a digest of the text of its cells as they were given out, so that work
+in it shows without git, and an older exercise that nobody touched still counts as untouched. So
+does one whose cells git's last commit holds: nothing of it can be lost.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import hashlib
 import json
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,6 +30,9 @@ from kernels.grading.question import PLACEHOLDER
 from kernels.paths import ROOT
 
 BEGIN, GIVEN, END = "### BEGIN SOLUTION", "### GIVEN", "### END SOLUTION"
+
+# Where a notebook's metadata keep the digest of what was given out.
+_OURS, _GIVEN_OUT = "fusing_kernels", "given"
 
 Cell = dict[str, Any]
 
@@ -38,13 +48,15 @@ def exercise_of(notebook: dict[str, Any]) -> dict[str, Any]:
     """
     cells = notebook["cells"]
     kept = [cell for cell in cells if "solution" not in cell["metadata"].get("tags", [])]
+    given = [_exercise_cell(cell) for cell in kept]
+    metadata = {
+        key: value
+        for key, value in notebook["metadata"].items()
+        if key in ("kernelspec", "language_info")
+    }
     return {
-        "cells": [_exercise_cell(cell) for cell in kept],
-        "metadata": {
-            key: value
-            for key, value in notebook["metadata"].items()
-            if key in ("kernelspec", "language_info")
-        },
+        "cells": given,
+        "metadata": metadata | {_OURS: {_GIVEN_OUT: _digest(given)}},
         "nbformat": notebook["nbformat"],
         "nbformat_minor": notebook["nbformat_minor"],
     }
@@ -100,46 +112,91 @@ def _given(block: list[str], indent: str, cpp: bool) -> list[str]:
     return [line.replace("// " if cpp else "# ", "", 1) for line in lines]
 
 
+def _texts(cells: Sequence[Cell]) -> list[tuple[str, str]]:
+    """What cells say. An editor's empty cells, ids and line ends say nothing."""
+    told = [(cell["cell_type"], "".join(cell["source"]).strip()) for cell in cells]
+    return [(kind, text) for kind, text in told if text]
+
+
+def _digest(cells: Sequence[Cell]) -> str:
+    return hashlib.sha256(json.dumps(_texts(cells)).encode()).hexdigest()[:16]
+
+
+def _in_the_way(target: Path, text: str) -> str:
+    """What forbids to write `text` over `target`, as the rest of a sentence; "" if nothing does."""
+    if not target.exists() or (there := target.read_bytes()) == text.encode():
+        return ""
+    try:
+        notebook = json.loads(there)
+        cells, told = notebook["cells"], _texts(notebook["cells"])
+        given = notebook["metadata"].get(_OURS, {}).get(_GIVEN_OUT)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return "is no notebook that can be read"
+    untouched = told == _texts(json.loads(text)["cells"]) or given == _digest(cells)
+    return "" if untouched or told == _committed(target) else "holds answers"
+
+
+def _committed(target: Path) -> list[tuple[str, str]] | None:
+    """What a notebook's cells say in git's last commit; None without git, or if it has none."""
+    command = ["git", "show", f"HEAD:./{target.name}"]
+    try:
+        done = subprocess.run(command, cwd=target.parent, capture_output=True, check=True)
+        return _texts(json.loads(done.stdout)["cells"])
+    except (OSError, subprocess.CalledProcessError, ValueError, KeyError, TypeError):
+        return None
+
+
 def written(notebook: dict[str, Any]) -> str:
     """A notebook's text: sorted keys, one space of indentation, a newline at the end."""
     return json.dumps(notebook, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
-def generate(root: Path, check: bool = False) -> list[str]:
+def generate(root: Path, check: bool = False, only_look: bool = False) -> list[str]:
     """Write every exercise below `root`, or with `check` only compare; return what differs.
 
-    Each entry is one sentence that names the file.
+    Each entry is one sentence that names the file. Where an exercise holds answers nothing is
+    written, and they alone are told; `only_look` writes nothing and looks for nothing else.
     """
     solutions, exercises = root / "solutions", root / "exercises"
-    faults, names = [], set()
+    faults, answered, texts = [], [], {}
     for path in sorted(solutions.glob("*.ipynb")):
-        names.add(path.name)
-        target = exercises / path.name
         try:
             text = written(exercise_of(json.loads(path.read_text(encoding="utf-8"))))
         except SolutionError as error:
             faults.append(f"solutions/{path.name}: {error}.")
             continue
-        if check:
-            if not target.exists() or target.read_text(encoding="utf-8") != text:
-                faults.append(
-                    f"exercises/{path.name} differs from its solution; run `make exercises`."
-                )
-        else:
-            exercises.mkdir(exist_ok=True)
+        texts[exercises / path.name] = text
+    for target, text in texts.items():
+        name = f"exercises/{target.name}"
+        if held := _in_the_way(target, text):
+            answered.append(
+                f"{name} {held}: copy it elsewhere and delete it there, then run `make exercises`."
+            )
+        elif check and (not target.exists() or target.read_text(encoding="utf-8") != text):
+            faults.append(f"{name} differs from its solution; run `make exercises`.")
+    if only_look or (answered and not check):
+        return answered
+    if not check:
+        exercises.mkdir(exist_ok=True)
+        for target, text in texts.items():
             target.write_text(text, encoding="utf-8")
+    known = {path.name for path in solutions.glob("*.ipynb")}
     for path in sorted(exercises.glob("*.ipynb")):
-        if path.name not in names:
+        if path.name not in known:
             faults.append(f"exercises/{path.name} has no solution: delete it, or write one.")
-    return faults
+    return answered + faults
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(description="Write exercises/ from solutions/.")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if they differ")
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument("--check", action="store_true", help="write nothing; exit 1 if they differ")
+    only.add_argument(
+        "--unanswered", action="store_true", help="write nothing; exit 1 if one holds answers"
+    )
     options = parser.parse_args(arguments)
-    faults = generate(ROOT, options.check)
+    faults = generate(ROOT, options.check, options.unanswered)
     for fault in faults:
         print(fault)
     return 1 if faults else 0

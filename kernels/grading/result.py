@@ -15,7 +15,8 @@ class Result:
 
     `held` are the checks that passed, `rerun` the call that repeats the check on the same inputs
     ("" if there were none), `printed` what the answer printed, `pictures` figures as HTML. `bonus`
-    points, for speed, are beyond `max_points`.
+    points, for speed, are beyond `max_points`. `kept` says so if the file of points did not take
+    the result as it should.
     """
 
     question: str
@@ -30,6 +31,7 @@ class Result:
     printed: str = ""
     pictures: tuple[str, ...] = ()
     bonus: int = 0
+    kept: str = ""
     # The notebook cell that displayed it already: as that cell's value it isn't shown again.
     shown_in: int | None = field(default=None, compare=False)
 
@@ -51,6 +53,7 @@ class Result:
     def _notes(self) -> list[tuple[str, str]]:
         notes = [("What it means", self.means), *(("Hint", hint) for hint in self.hints)]
         notes += [("The same inputs again", self.rerun), ("Your code printed", self.printed)]
+        notes.append(("Your points", self.kept))
         return [(label, text) for label, text in notes if text]
 
     def __repr__(self) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -79,6 +79,7 @@ class Launches:
 
 
 _active: list[Launches] = []
+_watchers: list[Callable[[Launch], None]] = []
 
 
 @contextlib.contextmanager
@@ -103,6 +104,16 @@ def recording() -> contextlib.AbstractContextManager[Launches]:
     return _mode(Launches("record"))
 
 
+@contextlib.contextmanager
+def watching(watch: Callable[[Launch], None]) -> Iterator[None]:
+    """Call `watch` with each launch inside the block that is interpreted, emulated or recorded."""
+    _watchers.append(watch)
+    try:
+        yield
+    finally:
+        _watchers.remove(watch)
+
+
 def mode() -> str | None:
     """What the innermost block asks of a launch, "interpret" or "record"; None outside a block."""
     return _active[-1].mode if _active else None
@@ -115,5 +126,7 @@ def wants_trace() -> bool:
 
 def keep(launch: Launch) -> None:
     """Tell a launch to the blocks around it; one that was only recorded to the innermost."""
+    for watch in _watchers:
+        watch(launch)
     for launches in _active if mode() == "interpret" else _active[-1:]:
         launches.seen.append(launch)

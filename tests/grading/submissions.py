@@ -5,7 +5,7 @@ import torch.nn.functional as F
 import triton
 import triton.language as tl
 
-from kernels.ops.norms.layernorm import eager, layer_norm
+from kernels.ops.norms.layernorm import layer_norm
 
 
 # One kernel with a switch for each fault, so that every submission is the given one but for it.
@@ -79,6 +79,15 @@ def copied(x):
     y = torch.empty_like(x)
     copy_kernel[(triton.cdiv(x.numel(), 256),)](x, y, x.numel(), BLOCK=256)
     return y
+
+
+def eager(x, weight, bias, eps):
+    """The package's own steps, written down once more: a function of the package earns nothing."""
+    x32 = x.float()
+    mean = x32.mean(-1, keepdim=True)
+    centred = x32 - mean
+    variance = (centred * centred).mean(-1, keepdim=True)
+    return (centred * torch.rsqrt(variance + eps) * weight + bias).to(x.dtype)
 
 
 def pytorch_alone(x, weight, bias, eps):

@@ -5,6 +5,7 @@ import copy
 import json
 import linecache
 import shutil
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -87,14 +88,137 @@ def test_it_writes_the_same_bytes_again(tree):
 def test_a_difference_is_found_and_named(tree, monkeypatch, capsys):
     monkeypatch.setattr("kernels.grading.generate.ROOT", tree)
     assert main(["--check"]) == 0
-    path = tree / "exercises" / SETS[0]
-    path.write_text(path.read_text().replace("your turn", "my turn"))
+    edit(tree / "solutions" / SETS[0], "# So:")
+    before = contents(tree)
     assert main(["--check"]) == 1
     told = f"exercises/{SETS[0]} differs from its solution; run `make exercises`.\n"
     assert capsys.readouterr().out == told
-    assert "my turn" in path.read_text()
+    assert contents(tree) == before
     assert main([]) == 0
     assert main(["--check"]) == 0
+
+
+def contents(tree: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in tree.rglob("*.ipynb") if path.is_file()}
+
+
+def edit(solution: Path, text: str) -> None:
+    """Put a line into the first cell of a solution that an exercise leaves to the reader."""
+    notebook = json.loads(solution.read_text())
+    cells = notebook["cells"]
+    cell = next(cell for cell in cells if "### BEGIN SOLUTION" in "".join(cell["source"]))
+    cell["source"] = [f"{text}\n", *cell["source"]]
+    solution.write_text(json.dumps(notebook))
+
+
+def change(path: Path, how) -> None:
+    """Change a notebook as an editor does, and save it in the editor's own way."""
+    notebook = json.loads(path.read_text())
+    how(notebook["cells"])
+    path.write_text(json.dumps(notebook, indent=2))
+
+
+def answer_cell(cells: list) -> dict:
+    return next(cell for cell in cells if "your turn" in "".join(cell["source"]))
+
+
+def answer(cells: list) -> None:
+    cell = answer_cell(cells)
+    cell["source"] = "".join(cell["source"]).replace('raise NotImplementedError("your turn")', "x")
+
+
+def begin_an_answer(cells: list) -> None:
+    cell = answer_cell(cells)
+    cell["source"] = "".join(cell["source"]).replace("raise", "x = 1\n    raise")
+
+
+def add_a_cell(cells: list) -> None:
+    cells.append({"cell_type": "code", "id": "own", "metadata": {}, "source": "my_answer = 4"})
+
+
+def answer_in_words(cells: list) -> None:
+    cell = next(cell for cell in cells if cell["cell_type"] == "markdown")
+    cell["source"] = [*cell["source"], "\n\nMy answer: 4."]
+
+
+ANSWERS = [answer, begin_an_answer, add_a_cell, answer_in_words]
+
+
+@pytest.mark.parametrize("how", ANSWERS)
+def test_answers_are_never_overwritten(tree, monkeypatch, capsys, how):
+    monkeypatch.setattr("kernels.grading.generate.ROOT", tree)
+    change(tree / "exercises" / SETS[1], how)
+    # Another exercise is out of step, and a third is missing: neither is written.
+    edit(tree / "solutions" / SETS[0], "# So:")
+    (tree / "exercises" / SETS[2]).unlink()
+    before = contents(tree)
+    for arguments in ([], ["--unanswered"]):
+        assert main(arguments) == 1
+        (line,) = capsys.readouterr().out.splitlines()
+        assert line.startswith(f"exercises/{SETS[1]} holds answers: copy it elsewhere")
+        assert contents(tree) == before
+    assert main(["--check"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert lines[0].startswith(f"exercises/{SETS[1]} holds answers")
+    assert contents(tree) == before
+
+
+def test_what_is_no_notebook_any_more_is_not_overwritten(tree):
+    path = tree / "exercises" / SETS[0]
+    path.write_text("<<<<<<< mine\n" + path.read_text())
+    before = contents(tree)
+    (fault,) = generate(tree)
+    assert fault.startswith(f"exercises/{SETS[0]} is no notebook that can be read: copy it")
+    assert contents(tree) == before
+
+
+def run_without_answering(cells: list) -> None:
+    """What running leaves behind in JupyterLab: outputs, counts, and an empty cell at the end."""
+    for number, cell in enumerate(cells):
+        if cell["cell_type"] == "code":
+            cell |= {"execution_count": number, "outputs": [{"output_type": "stream"}]}
+        cell["id"], cell["metadata"] = f"new{number}", {"scrolled": True}
+    cells.append({"cell_type": "code", "id": "last", "metadata": {}, "source": []})
+
+
+def test_outputs_are_no_answers(tree):
+    for name in SETS:
+        change(tree / "exercises" / name, run_without_answering)
+    assert generate(tree, only_look=True) == []
+    assert generate(tree) == []
+    assert generate(tree, check=True) == []
+
+
+def test_a_maintainer_writes_again_and_again(tree):
+    for text in ("# Once.", "# Twice.", "# And again."):
+        edit(tree / "solutions" / SETS[0], text)
+        assert generate(tree) == []
+        assert text in (tree / "exercises" / SETS[0]).read_text()
+
+
+def test_what_git_holds_may_be_written_over(tree):
+    """As an exercise that an older generator wrote, without a digest."""
+    path = tree / "exercises" / SETS[0]
+    old = json.loads(path.read_text())
+    old["metadata"].pop("fusing_kernels")
+    answer(old["cells"])
+    path.write_text(written(old))
+    git = ["git", "-c", "user.name=a", "-c", "user.email=b"]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "c"]):
+        assert [fault.split(":")[0] for fault in generate(tree, only_look=True)] == [
+            f"exercises/{SETS[0]} holds answers"
+        ]
+        subprocess.run([*git, *command], cwd=tree, check=True)
+    assert generate(tree) == []
+    assert generate(tree, check=True) == []
+
+
+def test_make_looks_for_answers_before_it_writes_anything():
+    recipe = (ROOT / "Makefile").read_text().split("\nexercises:")[1].split("\n\n")[0]
+    looks, *writes = recipe.splitlines()[1:]
+    assert looks.endswith("kernels.grading.generate --unanswered")
+    assert len(writes) == 2
 
 
 def test_a_missing_exercise_and_one_without_a_solution_are_named(tree):
@@ -144,7 +268,7 @@ def test_outputs_and_cells_of_the_solution_are_left_out():
     assert len(made["cells"]) == 1
     assert made["cells"][0]["outputs"] == []
     assert made["cells"][0]["execution_count"] is None
-    assert made["metadata"] == {}
+    assert made["metadata"].keys() == {"fusing_kernels"}
     assert written(made) == written(exercise_of(before))
 
 

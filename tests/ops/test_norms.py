@@ -273,6 +273,31 @@ def test_a_graph_keeps_it_whole_with_its_gradient(name):
     assert counter.frame_count == 1
 
 
+@pytest.mark.parametrize("centred", [True, False])
+@pytest.mark.parametrize("used", [("mean", "inv_std"), ("y", "mean", "inv_std"), ("inv_std",)])
+def test_gradients_come_back_through_the_statistics(centred, used):
+    def statistics(x):
+        mean = x.mean(-1) if centred else torch.zeros(len(x), dtype=x.dtype)
+        off = x - mean[:, None]
+        inv_std = torch.rsqrt((off * off).mean(-1) + 1e-5)
+        return {"y": off * inv_std[:, None], "mean": mean, "inv_std": inv_std}
+
+    def ours(x):
+        y, _, mean, inv_std = torch.ops.fusing_kernels.norm_train(
+            x, None, None, None, 1e-5, centred
+        )
+        return {"y": y, "mean": mean if centred else 0 * inv_std, "inv_std": inv_std}
+
+    def gradient(fn, x):
+        x = x.detach().requires_grad_()
+        found = fn(x)
+        return torch.autograd.grad(sum(found[name].sin().sum() for name in used), x)[0]
+
+    x = 0.5 + torch.randn(3, 40)
+    exact = gradient(statistics, x.double())
+    assert (gradient(ours, x).double() - exact).norm() <= 64 * 2.0**-24 * exact.norm()
+
+
 def test_the_operators_pass_pytorchs_own_check():
     x, weight, bias = torch.randn(4, 24, requires_grad=True), torch.randn(24), torch.randn(24)
     operators = torch.ops.fusing_kernels

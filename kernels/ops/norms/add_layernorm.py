@@ -21,7 +21,7 @@ from kernels.ops.norms.peers import compiled_add_layer_norm, torch_add_layer_nor
 from kernels.ops.norms.tuning import backward_candidates, candidates
 from kernels.ops.shared.arguments import check_norm, check_residual
 from kernels.ops.shared.available import needs_gpu
-from kernels.ops.shared.operators import define, like, needs_gradient
+from kernels.ops.shared.operators import define, in_forward_mode, like, needs_gradient
 from kernels.registry import Backward, Op, Pass, Variant, cases, named, register
 
 Tensor = torch.Tensor
@@ -62,6 +62,7 @@ _operator = define(
     " -> (Tensor, Tensor)",
     _launch,
     lambda x, residual, weight, bias, eps: (like(x), like(x)),
+    eager,
     of=["add_layernorm"],
     tensors=common.operator_dims("x", "residual", "weight", "bias"),
     independent="*",
@@ -83,6 +84,8 @@ def add_layer_norm(
     """
     check_norm(x, weight, bias)
     check_residual(x, residual)
+    if in_forward_mode():
+        return eager(x, residual, weight, bias, eps)
     if needs_gradient(x, residual, weight, bias):
         y, h, _, _ = norm_train(x, residual, weight, bias, eps, True)
     else:

@@ -21,7 +21,7 @@ from kernels.ops.norms.peers import compiled_add_rms_norm, liger_add_rms_norm, t
 from kernels.ops.norms.tuning import backward_candidates, candidates
 from kernels.ops.shared.arguments import check_norm, check_residual
 from kernels.ops.shared.available import needs_gpu, needs_liger
-from kernels.ops.shared.operators import define, like, needs_gradient
+from kernels.ops.shared.operators import define, in_forward_mode, like, needs_gradient
 from kernels.registry import Backward, Op, Pass, Variant, cases, named, register
 
 Tensor = torch.Tensor
@@ -59,6 +59,7 @@ _operator = define(
     "add_rms_norm(Tensor x, Tensor residual, Tensor? weight, float eps) -> (Tensor, Tensor)",
     _launch,
     lambda x, residual, weight, eps: (like(x), like(x)),
+    eager,
     of=["add_rmsnorm"],
     tensors=common.operator_dims("x", "residual", "weight"),
     independent="*",
@@ -79,6 +80,8 @@ def add_rms_norm(
     """
     check_norm(x, weight, None)
     check_residual(x, residual)
+    if in_forward_mode():
+        return eager(x, residual, weight, eps)
     if needs_gradient(x, residual, weight):
         y, h, _, _ = norm_train(x, residual, weight, None, eps, False)
     else:

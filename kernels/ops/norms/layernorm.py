@@ -43,7 +43,7 @@ from kernels.ops.shared.available import (
     needs_liger,
 )
 from kernels.ops.shared.blocks import Block
-from kernels.ops.shared.operators import define, device_guard, like, needs_gradient
+from kernels.ops.shared.operators import define, device_guard, in_forward_mode, like, needs_gradient
 from kernels.ops.shared.rows import one_row_stride
 from kernels.registry import Backward, Case, Op, Pass, Variant, cases, named, register
 
@@ -193,6 +193,7 @@ _operator = define(
     "layer_norm(Tensor x, Tensor? weight, Tensor? bias, float eps) -> Tensor",
     _launch,
     lambda x, weight, bias, eps: like(x),
+    eager,
     of=["layernorm"],
     tensors=common.operator_dims("x", "weight", "bias"),
     independent="*",
@@ -212,8 +213,14 @@ def layer_norm(
     A row of up to 16384 columns is read once, a wider one twice; on Hopper and B200 one of up to
     32768 in 16 bits is read once too, if all rows start at multiples of 16 bytes. Leading
     dimensions that don't collapse to two strides are copied first, which is one more launch.
+
+    Inside a transform of `torch.func` (vmap, grad, jvp and those made of them) and in forward-mode
+    differentiation PyTorch's operators compute it, one after the other, as in `eager`.
+    NotImplementedError if a gradient that backward() made is differentiated again.
     """
     check_norm(x, weight, bias)
+    if in_forward_mode():
+        return eager(x, weight, bias, eps)
     result: Tensor
     if needs_gradient(x, weight, bias):
         result = norm_train(x, None, weight, bias, eps, True)[0]

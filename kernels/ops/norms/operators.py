@@ -3,6 +3,7 @@
 A call that needs no gradient goes through an operator of its own name without an autograd formula,
 since a formula in Python costs every call some 10 µs on the host. One that needs gradients goes
 through `norm_train`, which keeps the mean and inv_std of each row, and back by `norm_backward`.
+Inside a transform of `torch.func` both are computed by PyTorch's operators.
 """
 
 from __future__ import annotations
@@ -14,7 +15,12 @@ import torch
 from kernels.ops.norms import common
 from kernels.ops.norms.backward import backward
 from kernels.ops.norms.forward import forward
-from kernels.ops.shared.operators import LIBRARY, define, like, refuse_second_derivative
+from kernels.ops.shared.operators import (
+    LIBRARY,
+    define,
+    like,
+    refuse_second_derivative,
+)
 
 Tensor = torch.Tensor
 
@@ -53,6 +59,31 @@ def _train_fake(
         for size in (rows if centred else _NOTHING, rows)
     )
     return like(x), h, mean, inv_std
+
+
+def _train_composed(
+    x: Tensor,
+    residual: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    centred: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    h = x if residual is None else x + residual
+    h32 = h.float()
+    mean = h32.mean(-1, keepdim=True)
+    off = h32 - mean if centred else h32
+    inv_std = torch.rsqrt((off * off).mean(-1, keepdim=True) + eps)
+    y = off * inv_std
+    y = y if weight is None else y * weight
+    y = y if bias is None else y + bias
+    nothing = h32.new_empty(_NOTHING)
+    return (
+        y.to(x.dtype),
+        x.new_empty(_NOTHING) if residual is None else h,
+        mean.flatten() if centred else nothing,
+        inv_std.flatten(),
+    )
 
 
 def _backward(
@@ -102,11 +133,44 @@ def _backward_fake(
     return like(x), of(weight, wants_weight), of(bias, wants_bias)
 
 
+def _backward_composed(
+    dy: Tensor,
+    dh: Tensor | None,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor | None,
+    inv_std: Tensor,
+    wants_weight: bool,
+    wants_bias: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    rows, n_cols = (*x.shape[:-1], 1), x.shape[-1]
+    dy32, inv_std = dy.float(), inv_std.reshape(rows)
+    normed = (x.float() if mean is None else x.float() - mean.reshape(rows)) * inv_std
+    g = dy32 if weight is None else dy32 * weight
+    dx = g - normed * (g * normed).mean(-1, keepdim=True)
+    dx = (dx if mean is None else dx - g.mean(-1, keepdim=True)) * inv_std
+    dx = dx if dh is None else dx + dh
+    nothing = inv_std.new_empty(_NOTHING)
+
+    def summed(terms: Tensor, parameter: Tensor | None, wanted: bool) -> Tensor:
+        if parameter is None or not wanted:
+            return nothing
+        return terms.reshape(-1, n_cols).sum(0).to(parameter.dtype)
+
+    return (
+        dx.to(x.dtype),
+        summed(dy32 * normed, weight, wants_weight),
+        summed(dy32, bias, wants_bias),
+    )
+
+
 norm_train = define(
     "norm_train(Tensor x, Tensor? residual, Tensor? weight, Tensor? bias, float eps, bool centred)"
     " -> (Tensor, Tensor, Tensor, Tensor)",
     _train,
     _train_fake,
+    _train_composed,
     of=_NORMS,
     tensors=common.operator_dims("x", "residual", "weight", "bias"),
     independent="*",
@@ -116,6 +180,7 @@ norm_backward = define(
     "Tensor inv_std, bool wants_weight, bool wants_bias) -> (Tensor, Tensor, Tensor)",
     _backward,
     _backward_fake,
+    _backward_composed,
     of=_NORMS,
     tensors=common.operator_dims("dy", "dh", "x", "weight", "bias", "mean", "inv_std"),
     independent="*",
@@ -132,13 +197,20 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
     )
 
 
-def _formula(ctx: Any, dy: Tensor | None, dh: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+def _formula(
+    ctx: Any,
+    dy: Tensor | None,
+    dh: Tensor | None,
+    dmean: Tensor | None,
+    dinv_std: Tensor | None,
+) -> tuple[Tensor | None, ...]:
     x, weight, bias, mean, inv_std = ctx.saved_tensors
     for_x, for_residual, for_weight, for_bias, _, _ = ctx.needs_input_grad
-    dh = dh if ctx.added else None
-    if dy is None:  # only the sum of x and residual is used further on
-        return dh, dh, None, None, None, None
-    dx, dweight, dbias = norm_backward(dy, dh, x, weight, bias, mean, inv_std, for_weight, for_bias)
+    dx, dweight, dbias = dh if ctx.added else None, None, None
+    if dy is not None:  # None where only the sum of x and residual is used further on
+        wants = for_weight, for_bias
+        dx, dweight, dbias = norm_backward(dy, dx, x, weight, bias, mean, inv_std, *wants)
+    dx = _through_statistics(dx, x, mean, inv_std, dmean, dinv_std)
     return (
         dx if for_x else None,
         dx if for_residual else None,
@@ -147,6 +219,31 @@ def _formula(ctx: Any, dy: Tensor | None, dh: Tensor | None, *_: Any) -> tuple[T
         None,
         None,
     )
+
+
+def _through_statistics(
+    dx: Tensor | None,
+    x: Tensor,
+    mean: Tensor | None,
+    inv_std: Tensor,
+    dmean: Tensor | None,
+    dinv_std: Tensor | None,
+) -> Tensor | None:
+    """Add to dx what comes back through mean and inv_std, which a caller of the operator may use.
+
+    ∂mean/∂x = 1 / N, ∂inv_std/∂x = −inv_std³ (x − mean) / N.
+    """
+    rows, more = (*x.shape[:-1], 1), None
+    if mean is not None and dmean is not None:
+        more = dmean.reshape(rows).expand(x.shape)
+    if dinv_std is not None:
+        off = x.float() if mean is None else x.float() - mean.reshape(rows)
+        scaled = (dinv_std * inv_std**3).reshape(rows) * off
+        more = -scaled if more is None else more - scaled
+    if more is None:
+        return dx
+    more = (more / x.shape[-1]).to(x.dtype)
+    return more if dx is None else dx + more
 
 
 torch.library.register_autograd(

@@ -29,7 +29,7 @@ from kernels.ops.norms.peers import (
 from kernels.ops.norms.tuning import backward_candidates, candidates
 from kernels.ops.shared.arguments import check_norm
 from kernels.ops.shared.available import MAX_AUTOTUNE_CASES, needs_gpu, needs_helion, needs_liger
-from kernels.ops.shared.operators import define, like, needs_gradient
+from kernels.ops.shared.operators import define, in_forward_mode, like, needs_gradient
 from kernels.registry import Backward, Op, Pass, Variant, cases, named, register
 
 Tensor = torch.Tensor
@@ -58,6 +58,7 @@ _operator = define(
     "rms_norm(Tensor x, Tensor? weight, float eps) -> Tensor",
     _launch,
     lambda x, weight, eps: like(x),
+    eager,
     of=["rmsnorm"],
     tensors=common.operator_dims("x", "weight"),
     independent="*",
@@ -71,6 +72,8 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-5) -> Tens
     dtypes, or None. All else as `layer_norm`, gradients included.
     """
     check_norm(x, weight, None)
+    if in_forward_mode():
+        return eager(x, weight, eps)
     result: Tensor
     if needs_gradient(x, weight):
         result = norm_train(x, None, weight, None, eps, False)[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from kernels.ops.shared.operators import in_forward_mode
 from kernels.registry import DTYPES
 
 
@@ -55,7 +56,15 @@ def check_residual(x: torch.Tensor, residual: object) -> None:
 
 
 def refuse_gradients(name: str, *tensors: torch.Tensor | None) -> None:
-    """Raise RuntimeError with one sentence if a gradient of one of `tensors` would be asked for."""
+    """Raise RuntimeError with one sentence if a gradient of one of `tensors` would be asked for.
+
+    NotImplementedError inside forward-mode differentiation and transforms of `torch.func`.
+    """
+    if in_forward_mode() or torch._C._are_functorch_transforms_active():
+        raise NotImplementedError(
+            f"{name} has no derivatives and no batches in this variant: it runs neither in forward-"
+            f"mode differentiation nor inside torch.func; use PyTorch's own operators there"
+        )
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
         raise RuntimeError(
             f"{name} has no backward pass; call it under torch.no_grad(), or use "

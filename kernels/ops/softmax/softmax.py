@@ -26,6 +26,7 @@ from kernels.ops.shared.available import MAX_AUTOTUNE_CASES, needs_gpu, needs_he
 from kernels.ops.shared.operators import (
     LIBRARY,
     define,
+    in_forward_mode,
     like,
     needs_gradient,
     refuse_second_derivative,
@@ -75,6 +76,12 @@ def eager(x: Tensor) -> Tensor:
     return (e / e.sum(-1, keepdim=True)).to(x.dtype)
 
 
+def eager_backward(dy: Tensor, y: Tensor) -> Tensor:
+    """The gradient of x by the equation above, in fp32; returns y's dtype."""
+    dy32, y32 = dy.float(), y.float()
+    return (y32 * (dy32 - (dy32 * y32).sum(-1, keepdim=True))).to(y.dtype)
+
+
 # One operator for each case, since an autograd formula in Python costs every call some 10 µs: the
 # first has none, and is called where nobody asks for a gradient.
 _operator, _operator_with_grad = (
@@ -82,6 +89,7 @@ _operator, _operator_with_grad = (
         f"{name}(Tensor x) -> Tensor",
         softmax_forward,
         like,
+        eager,
         of=["softmax"],
         tensors={"x": "*N"},
         independent="*",
@@ -92,6 +100,7 @@ _backward_operator = define(
     "softmax_backward(Tensor dy, Tensor y) -> Tensor",
     softmax_backward,
     lambda dy, y: like(y),
+    eager_backward,
     of=["softmax"],
     tensors={"dy": "*N", "y": "*N"},
     independent="*",
@@ -120,13 +129,16 @@ def softmax(x: Tensor) -> Tensor:
     of −inf gives 0; a row of nothing else gives NaN, as does a row that holds NaN or +inf: PyTorch
     does the same. On a GPU the kernels are compiled; on a CPU they are interpreted. ValueError or
     TypeError names the argument, what it got and what it takes; NotImplementedError if a gradient
-    is differentiated again.
+    that backward() made is differentiated again. Inside a transform of `torch.func` and in
+    forward-mode differentiation PyTorch's operators compute it, as in `eager`.
 
     A row of up to 16384 columns is read once, a wider one twice; going forward on Hopper and B200
     one of up to 32768 is read once too, if all rows start at multiples of 16 bytes. Leading
     dimensions that don't collapse to two strides are copied first, which is one more launch.
     """
     check_norm(x, None, None)
+    if in_forward_mode():
+        return eager(x)
     result: Tensor = (_operator_with_grad if needs_gradient(x) else _operator)(x)
     return result
 
