@@ -8,7 +8,7 @@ import importlib
 from typing import Any
 from unittest.mock import patch
 
-from kernels.grading import checks
+from kernels.grading import checks, hardware
 from kernels.grading.cases import Case, Run
 from kernels.grading.isolation import isolated
 from kernels.grading.question import Attempt, NotAnswered, Question, Wrong, questions
@@ -22,6 +22,7 @@ def fault(question: str, answer: Any, seed: int = 1) -> str:
     asked = questions()[question]
     for module in asked.needs:
         importlib.import_module(module)
+    hardware.prepare()
     ended = isolated(lambda: _graded(asked, Attempt(answer, seed)))
     if ended.told is None:
         return ended.reason
