@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
+from kernels.cuda import module
 from kernels.cuda.cuda_compile import no_compiler
 from kernels.cuda.cuda_launch import CudaLaunch
 from kernels.grading.cases import Case, Run
@@ -34,8 +35,13 @@ def _last_line(error: BaseException) -> str:
 
 
 def prepare() -> None:
-    """Let this process know Triton's compiler, so that a fork which compiles needn't find out."""
+    """Load the compilers that an answer of this process may need, once; its forks have them then.
+
+    NVRTC is loaded where CUDA C++ was asked for, and found missing in silence.
+    """
     ready(CAPABILITIES)
+    if module.asked():
+        no_compiler()
 
 
 def compiles(attempt: Attempt, cases: Iterable[Case]) -> None:
