@@ -2,9 +2,9 @@
 
     python -m tests.steps
 
-Two lanes run beside each other before the tests: the code is checked while the book is built, which
-keeps one core busy for a part of its time. The tests come last, in two processes: they read what the
-build executed. The first step that fails ends it all, its output being the last thing shown.
+Two lanes run beside each other before the tests: the code is checked while the book is built. That
+keeps one core busy for a part of its time. The tests come last, in two processes: they read what
+the build executed. The first step that fails ends it all.
 """
 
 from __future__ import annotations
