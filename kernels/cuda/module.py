@@ -46,13 +46,6 @@ _FORMATS = {
 }
 _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
-_asked = False
-
-
-def asked() -> bool:
-    """Whether this process has asked for kernels in CUDA C++ so far."""
-    return _asked
-
 
 def cuda(source: str, *, time_limit_s: float = 20.0, instances: Sequence[str] = ()) -> Module:
     """Make the kernels of CUDA C++ `source` callable; CudaError if it declares none.
@@ -61,8 +54,6 @@ def cuda(source: str, *, time_limit_s: float = 20.0, instances: Sequence[str] = 
     `instances` of its templates are compiled together, the first time that one of them is wanted
     with no GPU: ten of them take little longer than one.
     """
-    global _asked
-    _asked = True
     return Module(source, declarations(source), time_limit_s, tuple(instances))
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
-from kernels.cuda import module
 from kernels.cuda.cuda_compile import no_compiler
 from kernels.cuda.cuda_launch import CudaLaunch
 from kernels.grading.cases import Case, Run
@@ -35,13 +34,11 @@ def _last_line(error: BaseException) -> str:
 
 
 def prepare() -> None:
-    """Load the compilers that an answer of this process may need, once; its forks have them then.
+    """Let this process know Triton's compiler, so that a fork which compiles needn't find out.
 
-    NVRTC is loaded where CUDA C++ was asked for, and found missing in silence.
+    NVRTC is among what a question of CUDA C++ `needs`.
     """
     ready(CAPABILITIES)
-    if module.asked():
-        no_compiler()
 
 
 def compiles(attempt: Attempt, cases: Iterable[Case]) -> None:
