@@ -6,8 +6,6 @@ VENV := .venv
 # Named by its content, so that a fresh checkout of unchanged pins installs nothing again.
 INSTALLED := $(VENV)/requirements-$(shell sha256sum requirements.txt | cut -c1-16)
 RUN := PYTHONPATH=. $(VENV)/bin/python
-START := $(shell date +%s)
-step = @printf '\n== %s (%d s)\n' "$(1)" $$(( $$(date +%s) - $(START) ))
 
 .PHONY: help book test serve lint exercises bench gpu clean
 
@@ -18,17 +16,7 @@ book: $(INSTALLED) ## execute the changed chapters and build the HTML
 	@$(RUN) book/tools/build.py
 
 test: $(INSTALLED) ## check all that must hold: code, exercises, notebooks, book
-	$(call step,ruff)
-	@$(RUN) -m ruff check .
-	$(call step,mypy)
-	@$(RUN) -m mypy
-	$(call step,exercises in step with their solutions)
-	@$(RUN) -m kernels.grading.generate --check
-	$(call step,book)
-	@$(RUN) book/tools/build.py
-	$(call step,pytest)
-	@$(RUN) -m pytest -n 2 -rs
-	$(call step,all passed)
+	@$(RUN) -m tests.steps
 
 serve: book ## build the book and serve it at http://localhost:8000
 	@$(RUN) -m http.server --bind localhost --directory _build/html 8000

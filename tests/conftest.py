@@ -1,6 +1,10 @@
-"""What every test gets: a progress file of its own, so that no reader's is touched."""
+"""What every test gets, a progress file of its own; and at the end, which files took the time."""
+
+from collections import defaultdict
 
 import pytest
+
+SHOWN = 20
 
 
 @pytest.fixture(autouse=True)
@@ -8,3 +12,23 @@ def own_progress(monkeypatch, tmp_path_factory):
     file = tmp_path_factory.mktemp("progress") / "progress.json"
     monkeypatch.setenv("KERNELS_PROGRESS", str(file))
     return file
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    if config.getoption("numprocesses", None) is None:
+        return
+    took: dict[str, float] = defaultdict(float)
+    slowest: dict[str, tuple[float, str]] = {}
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if not isinstance(report, pytest.TestReport):
+                continue
+            file, _, test = report.nodeid.partition("::")
+            took[file] += report.duration
+            slowest[file] = max(slowest.get(file, (0.0, "")), (report.duration, test))
+    terminalreporter.section("where the time went")
+    terminalreporter.write_line("  total  slowest")
+    for file in sorted(took, key=lambda file: -took[file])[:SHOWN]:
+        seconds, test = slowest[file]
+        terminalreporter.write_line(f"{took[file]:5.0f} s {seconds:6.1f} s  {file}::{test}"[:118])
+    terminalreporter.write_line(f"{sum(took.values()):5.0f} s in all {len(took)} files")

@@ -1,7 +1,8 @@
 """Build the book: execute the notebooks that changed, then make the HTML.
 
 Sphinx and its caches compare a page's own text, so a change in `kernels/` or in the data would
-leave old outputs in a page. Here every executed copy carries a stamp of all that it came from.
+leave old outputs in a page. Here every executed copy carries a stamp of all that it came from:
+`seen.py` reads off which files a page can see.
 
     python book/tools/build.py [--execute-only] [--jobs N]
 
@@ -38,8 +39,14 @@ from book.tools import packages
 from book.tools import status as status_page
 from book.tools.config import ROOT
 from book.tools.mend import mend
+from book.tools.seen import PACKAGE, files_below, seen
 
 CELL_SECONDS = 120
+# Runs after a notebook's own cells: the files of the modules that it loaded.
+LOADED = """\
+import json, sys
+print(json.dumps([getattr(m, "__file__", None) or "" for m in list(sys.modules.values())]))
+"""
 
 Status = dict[str, dict[str, Any]]
 
@@ -76,19 +83,15 @@ def _digest(root: Path, paths: Sequence[Path]) -> str:
     return digest.hexdigest()
 
 
-def _files_below(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
-
-
 def stamp(notebook_path: Path, root: Path) -> str:
     """Hash all that the outputs of a notebook come from.
 
-    These are the notebook, `kernels/`, the data, these build tools, the pins and the Python
-    version. Returns 64 hexadecimal digits.
+    These are the notebook, what it sees of `kernels/` and of the data, what executes it, the pins
+    and the Python version. Returns 64 hexadecimal digits.
     """
-    folders = (root / "kernels", root / "book" / "data", root / "book" / "tools")
-    shared = [path for folder in folders for path in _files_below(folder)]
-    return _digest(root, [notebook_path, root / "requirements.txt", *shared])
+    tools = (root / "book" / "tools" / name for name in ("build.py", "seen.py"))
+    files = [notebook_path, root / "requirements.txt", *filter(Path.exists, tools)]
+    return _digest(root, [*files, *seen(notebook_path, root)])
 
 
 def _read_status(out: Path) -> Status:
@@ -115,6 +118,7 @@ def _environment() -> dict[str, str | None]:
 async def _execute(notebook_path: Path, root: Path) -> tuple[nbformat.NotebookNode, str | None]:
     """Run a notebook in a kernel of this Python; return it, and what failed or None."""
     notebook = nbformat.read(notebook_path, as_version=4)
+    notebook.cells.append(last := nbformat.v4.new_code_cell(LOADED))
     # Only this environment's kernel: one of the same name in the user's folder would win.
     specs = KernelSpecManager(kernel_dirs=[str(Path(sys.prefix, "share", "jupyter", "kernels"))])
     manager = AsyncKernelManager(
@@ -140,8 +144,38 @@ async def _execute(notebook_path: Path, root: Path) -> tuple[nbformat.NotebookNo
             told = f"{notebook.cells[running['index']].source}\n\n{error}"
         return notebook, f"cell {running['index'] + 1}:\n{told}"
     finally:
+        notebook.cells.remove(last)
         await manager.shutdown_kernel(now=True)
-    return notebook, None
+    return notebook, _unseen(last, notebook_path, root)
+
+
+def _unseen(last: nbformat.NotebookNode, notebook_path: Path, root: Path) -> str | None:
+    """Say so if a notebook loaded a module that its stamp leaves out: it would stay old."""
+    printed = "".join(output.get("text", "") for output in last.outputs)
+    known = set(seen(notebook_path, root))
+    for name in json.loads(printed.splitlines()[-1]):
+        loaded = Path(name)
+        if loaded not in known and loaded.is_relative_to(root / PACKAGE):
+            return f"its end: it loaded {loaded}, which book/tools/seen.py doesn't find in its code"
+    return None
+
+
+def executed(notebook_path: Path, root: Path) -> nbformat.NotebookNode:
+    """Return a notebook of `root` with its outputs: as the build ran it, or run now.
+
+    The build's copy is taken where it comes from all that is there now: the same files, and the
+    same versions and GPU. RuntimeError, with the cell and its traceback, if the notebook fails.
+    """
+    name, out = notebook_path.relative_to(root).as_posix(), root / "_build"
+    told, copy = _read_status(out).get(name, {}), out / "executed" / name
+    if told.get("stamp") == stamp(notebook_path, root) and copy.exists():
+        environment = _environment()
+        if {key: told.get(key) for key in environment} == environment:
+            return nbformat.read(copy, as_version=4)
+    notebook, failure = asyncio.run(_execute(notebook_path, root))
+    if failure:
+        raise RuntimeError(f"{name}: {failure}")
+    return notebook
 
 
 async def _execute_changed(changed: dict[str, str], root: Path, out: Path, jobs: int) -> int:
@@ -226,8 +260,8 @@ def build_html(root: Path) -> int:
     except packages.PackageError as error:
         print(error, "HTML: FAILED", sep="\n", flush=True)
         return 1
-    tools = _files_below(root / "book" / "tools")
-    made_from = _digest(root, [root / "requirements.txt", *tools, *_files_below(source)])
+    tools = files_below(root / "book" / "tools")
+    made_from = _digest(root, [root / "requirements.txt", *tools, *files_below(source)])
     index, record = out / "html" / "index.html", out / "html.sha256"
     if not (index.exists() and record.exists() and record.read_text() == made_from):
         print("HTML: building", flush=True)

@@ -32,7 +32,8 @@ INTRODUCTION = """\
 # Status
 
 What this copy of the book was made with. The build writes this page from its own records; nothing
-here is typed by hand. A page runs again when its notebook, the package, the data or a pin changes.
+here is typed by hand. A page runs again when its notebook, what it sees of the package and of the
+data, or a pin changes.
 """
 CHAPTERS = """\
 ## Chapters and exercises

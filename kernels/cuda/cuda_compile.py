@@ -23,7 +23,7 @@ _MATRIX = (
 def no_compiler() -> str | None:
     """Why CUDA C++ can't be compiled here for a GPU, in one sentence; None if it can."""
     try:
-        nvrtc.compile_cubin("__global__ void nothing() {}", ("nothing",), 90)
+        nvrtc.try_compiling()
     except CudaError as error:
         return str(error)
     return None

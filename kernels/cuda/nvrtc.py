@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import re
 import threading
@@ -15,6 +16,7 @@ import torch
 
 from kernels.cuda.errors import CudaError
 from kernels.cuda.signature import Parameter, Signature
+from kernels.launch import kept
 from kernels.launch.errors import Program
 
 _INCLUDE = Path(__file__).parent / "include"
@@ -129,6 +131,12 @@ def _program(source: str, expressions: tuple[str, ...], arch: str) -> Any:
         raise _compile_error(str(error)) from None
 
 
+@functools.cache
+def try_compiling() -> None:
+    """Compile a kernel of nothing; CudaError, each time, where nothing can be compiled."""
+    _program("__global__ void nothing() {}", ("nothing",), "90")
+
+
 _locks: dict[Any, threading.Lock] = {}
 
 
@@ -149,8 +157,29 @@ def compile_cubin(
 def _cubin(
     source: str, expressions: tuple[str, ...], capability: int
 ) -> tuple[bytes, dict[str, str]]:
-    code = _program(source, expressions, str(capability))
-    return bytes(code.code), {one: code.symbol_mapping[one].decode() for one in expressions}
+    def compiled() -> bytes:
+        code = _program(source, expressions, str(capability))
+        names = [code.symbol_mapping[one].decode() for one in expressions]
+        return json.dumps(names).encode() + b"\n" + bytes(code.code)
+
+    made_from = (_PRELUDE, source, *expressions, str(capability), _compiler())
+    names, _, cubin = kept.kept("nvrtc", made_from, compiled).partition(b"\n")
+    return cubin, dict(zip(expressions, json.loads(names), strict=True))
+
+
+@functools.cache
+def _compiler() -> str:
+    """What tells one NVRTC, one cuda.core and their headers from others."""
+    core = _core()
+    from cuda.pathfinder import load_nvidia_dynamic_lib
+
+    try:
+        library = Path(str(load_nvidia_dynamic_lib("nvrtc").abs_path))
+    except Exception:  # there is none: compiling says so
+        return ""
+    headers = [header for folder in _include_folders() for header in Path(folder).glob("*.h")]
+    own = [path.read_text(encoding="utf-8") for path in sorted(_INCLUDE.glob("*.*"))]
+    return "\n".join([core.__version__, kept.identity(library, *sorted(headers)), *own])
 
 
 @functools.cache

@@ -17,7 +17,9 @@ from kernels.grading.checks import call
 from kernels.grading.question import Attempt, Wrong
 from kernels.hardware import LIMITS, WARP_THREADS
 from kernels.launch import assume_capability, recording
-from kernels.launch.triton_compile import compile_launch
+from kernels.launch.triton_compile import compile_launch, ready
+
+CAPABILITIES = (75, 80)
 
 _FEWER = {
     False: "Take a smaller block, or more warps (num_warps=8).",
@@ -31,6 +33,14 @@ def _last_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}".rstrip(".")
 
 
+def prepare() -> None:
+    """Let this process know Triton's compiler, so that a fork which compiles needn't find out.
+
+    NVRTC is among what a question of CUDA C++ `needs`.
+    """
+    ready(CAPABILITIES)
+
+
 def compiles(attempt: Attempt, cases: Iterable[Case]) -> None:
     """`Wrong` unless the launches of the widest case compile for sm_75 and sm_80, and fit there.
 
@@ -39,7 +49,7 @@ def compiles(attempt: Attempt, cases: Iterable[Case]) -> None:
     known = [case for case in cases if case.x.dtype != torch.bfloat16]
     case = max(known, key=lambda case: int(case.x.shape[-1]))
     given = {name: tensor.clone() for name, tensor in case.tensors.items()}
-    for capability in (75, 80):
+    for capability in CAPABILITIES:
         with assume_capability(capability), recording() as launches:
             call(attempt, *given.values(), *case.options)
         if any(isinstance(launch, CudaLaunch) for launch in launches) and no_compiler():

@@ -14,6 +14,10 @@ from typing import Protocol
 
 import triton
 
+from kernels.launch import kept
+
+_TOOL = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+
 
 @dataclass(frozen=True)
 class Compiled:
@@ -56,7 +60,9 @@ class Specialization(Protocol):
 
 def resource_usage(cubin: bytes, function: str | None = None) -> dict[str, int]:
     """REG, STACK, SHARED and LOCAL of a function of a binary, of the only one without a name."""
-    told = _cuobjdump(cubin, "--dump-resource-usage")
+    what = "--dump-resource-usage"
+    made_from = (cubin, what, kept.identity(_TOOL))
+    told = kept.kept("resources", made_from, lambda: _cuobjdump(cubin, what).encode()).decode()
     if function is not None:
         told = told.partition(f"Function {function}:")[2].partition("Function ")[0]
     found = re.findall(r"(REG|STACK|SHARED|LOCAL):(\d+)", told)
@@ -69,10 +75,9 @@ def disassembly(cubin: bytes) -> str:
 
 
 def _cuobjdump(cubin: bytes, what: str) -> str:
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        command = [str(tool), what, file.name]
+        command = [str(_TOOL), what, file.name]
         told = subprocess.run(command, capture_output=True, text=True, check=True)
     return told.stdout + told.stderr

@@ -5,13 +5,17 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import re
 from dataclasses import dataclass
 from typing import Any
 
 import triton
 from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource, make_backend
+from triton.runtime.cache import triton_key
 from triton.runtime.jit import create_function_from_signature
 
 from kernels.launch.binary import Compiled, resource_usage
@@ -70,6 +74,22 @@ def specialize(
     )
     source = ASTSource(kernel, signature, constexprs, attributes)
     return TritonSpecialization(str(kernel.__name__), capability, source, dict(parsed.__dict__))
+
+
+@functools.cache
+def ready(capabilities: tuple[int, ...]) -> None:
+    """Have at hand, once in a process, what Triton finds out at its first compilation.
+
+    That is a hash of its own files, versions of its assemblers and a package that it imports late.
+    A process that forks calls it before: otherwise each of its forks takes half a second for that.
+    """
+    importlib.import_module("triton.experimental.gluon")
+    triton_key()
+    for capability in capabilities:
+        backend = make_backend(GPUTarget("cuda", capability, 32))
+        backend.hash()
+        backend.parse_options({}).hash()
+        assert get_ptxas(capability).version
 
 
 def compile_launch(launch: Launch, capability: int) -> Compiled:

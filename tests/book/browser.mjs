@@ -3,8 +3,9 @@
 // The argument is JSON: {playwright, axe, chromium}. Each line of standard input is a page to open,
 // {url, theme, widths, axe, actions}: `axe` has the widths to run it at; an action is [kind,
 // selector, value], its answer in `values`. With `shots`, a path's beginning, it takes pictures.
-// Each line of standard output is what was seen of one page, or {error}. The browser starts once,
-// every page in a profile of its own; it ends with standard input.
+// Each line of standard output is what was seen of one page, or {error}, with the `number` that it
+// was asked by. The browser starts once, every page in a profile of its own. Pages that are asked
+// together are open together, since a page waits for half of its time. It ends with standard input.
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { createInterface } from "node:readline";
@@ -146,12 +147,15 @@ const browser = await chromium.launch({
   executablePath: job.chromium,
   args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"],
 });
-for await (const line of createInterface({ input: process.stdin })) {
-  const asked = JSON.parse(line);
+async function answer(asked) {
   const viewport = { width: asked.widths[0], height: 900 };
   const context = await browser.newContext({ colorScheme: asked.theme, viewport });
   const seen = await look(context, asked).catch((error) => ({ error: error.stack }));
   await context.close();
-  console.log(JSON.stringify(seen));
+  console.log(JSON.stringify({ ...seen, number: asked.number }));
 }
+
+const open = [];
+for await (const line of createInterface({ input: process.stdin })) open.push(answer(JSON.parse(line)));
+await Promise.all(open);
 await browser.close();

@@ -7,7 +7,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from book.tools.build import build_html, execute_all, stamp, toc_files
+from book.tools.build import build_html, execute_all, executed, stamp, toc_files
 
 CHAPTER = "book/01_chapter.ipynb"
 
@@ -73,7 +73,15 @@ def test_a_stamp_changes_with_what_the_outputs_come_from(root: Path, changed: st
     assert stamp(root / CHAPTER, root) != before
 
 
-@pytest.mark.parametrize("changed", ["kernels/__pycache__/numbers.pyc", "book/intro.md"])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        "kernels/__pycache__/numbers.pyc",
+        "kernels/unseen.py",
+        "book/tools/status.py",
+        "book/intro.md",
+    ],
+)
 def test_a_stamp_stays_otherwise(root: Path, changed: str) -> None:
     before = stamp(root / CHAPTER, root)
     (root / changed).parent.mkdir(exist_ok=True)
@@ -103,6 +111,39 @@ def test_a_changed_module_or_value_runs_the_chapter_again(root: Path) -> None:
     (root / "book/data/value.csv").write_text("20\n")
     assert execute_all(root, out) == 0
     assert printed(root) == "22"
+
+
+def test_a_notebook_is_taken_as_the_build_ran_it_and_run_where_something_changed(
+    root: Path,
+) -> None:
+    def shown() -> str:
+        return executed(root / CHAPTER, root).cells[-1].outputs[0].text.strip()
+
+    def forge() -> None:
+        """Write into the build's copy what no run would print."""
+        copy.write_text(built.replace('"11\\n"', '"forged\\n"'))
+
+    assert shown() == "11"  # there is no build yet, and there is none now
+    assert not (root / "_build").exists()
+    assert execute_all(root, root / "_build") == 0
+    copy = root / "_build/executed" / CHAPTER
+    built = copy.read_text()
+    forge()
+    assert shown() == "forged"
+
+    told = status(root)
+    for key, other in {"gpu": "A card", "torch": "1.0", "stamp": "0"}.items():
+        changed = {CHAPTER: {**told[CHAPTER], key: other}}
+        (root / "_build/status.json").write_text(json.dumps(changed))
+        assert shown() == "11"
+    (root / "_build/status.json").write_text(json.dumps(told))
+    assert shown() == "forged"
+
+    (root / "kernels/numbers.py").write_text("VALUE = 2\n")
+    assert shown() == "12"
+    write_chapter(root, "value / 0  # the culprit")
+    with pytest.raises(RuntimeError, match="the culprit"):
+        shown()
 
 
 def test_a_failing_cell_is_told_and_leaves_no_stamp(

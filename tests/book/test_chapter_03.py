@@ -1,6 +1,5 @@
 """The kernels that chapter 03 shows are right, and its predictions are what the ledger counts."""
 
-import asyncio
 import importlib.util
 import re
 import shutil
@@ -138,8 +137,7 @@ def test_row_sum_of_a_view_goes_wrong_in_silence_as_the_page_says(page):
 
 
 def test_the_notebook_runs_and_tells_what_is_missing(cuda_page):
-    notebook, failure = asyncio.run(build._execute(ROOT / "book" / CHAPTER, ROOT))
-    assert failure is None, failure
+    notebook = build.executed(ROOT / "book" / CHAPTER, ROOT)
     printed = "".join(
         output.get("text", "")
         for cell in notebook.cells

@@ -1,6 +1,5 @@
 """The kernels that chapter 05 shows are the package's, and what it says of the data is in them."""
 
-import asyncio
 import json
 import shutil
 
@@ -243,8 +242,7 @@ def test_a_state_for_each_thread_costs_hundreds_of_times_the_chain(pointwise):
 
 
 def test_the_notebook_runs_and_its_counts_are_as_told(page):
-    notebook, failure = asyncio.run(build._execute(ROOT / "book" / CHAPTER, ROOT))
-    assert failure is None, failure
+    notebook = build.executed(ROOT / "book" / CHAPTER, ROOT)
     told = {}
     for cell in notebook.cells:
         for output in cell.get("outputs", []):

@@ -5,6 +5,7 @@ A reader's machine without Chromium skips them and says so; CI must have it.
 
 import functools
 import http.server
+import itertools
 import json
 import os
 import select
@@ -12,7 +13,7 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -47,23 +48,44 @@ if not CHROMIUM and not os.environ.get("CI"):
 class Browser:
     """A browser that is open: a running `browser.mjs`, and the file of its complaints."""
 
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[bytes]
     complaints: IO[str]
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+    read: bytearray = field(default_factory=bytearray)
 
     def __call__(self, **page: Any) -> dict[str, Any]:
         """Open a page; return what `browser.mjs` saw of it."""
-        assert self.process.stdin
-        assert self.process.stdout
-        self.process.stdin.write(json.dumps(page) + "\n")
-        self.process.stdin.flush()
-        told, _, _ = select.select([self.process.stdout], [], [], MOST_SECONDS)
-        assert told, f"{page['url']} took more than {MOST_SECONDS} s"
-        line = self.process.stdout.readline()
-        self.complaints.seek(0)
-        assert line, self.complaints.read()
-        report: dict[str, Any] = json.loads(line)
-        assert "error" not in report, report
+        (report,) = self.together(page)
         return report
+
+    def together(self, *pages: dict[str, Any]) -> list[dict[str, Any]]:
+        """Open some pages at once; return what was seen of each."""
+        assert self.process.stdin
+        numbers = [next(self.numbers) for _ in pages]
+        for number, page in zip(numbers, pages, strict=True):
+            self.process.stdin.write(json.dumps({**page, "number": number}).encode() + b"\n")
+        self.process.stdin.flush()
+        reports: dict[int, dict[str, Any]] = {}
+        while not reports.keys() >= set(numbers):
+            report = json.loads(self._line([page["url"] for page in pages]))
+            reports[report.pop("number")] = report
+        found = [reports[number] for number in numbers]
+        assert not any("error" in report for report in found), found
+        return found
+
+    def _line(self, urls: list[str]) -> bytes:
+        """Wait for the next line; read past the stream's own buffer, which `select` can't see."""
+        assert self.process.stdout
+        while b"\n" not in self.read:
+            told, _, _ = select.select([self.process.stdout], [], [], MOST_SECONDS)
+            assert told, f"{' and '.join(urls)} took more than {MOST_SECONDS} s"
+            part = os.read(self.process.stdout.fileno(), 1 << 16)
+            self.complaints.seek(0)
+            assert part, self.complaints.read()
+            self.read.extend(part)
+        line, _, rest = bytes(self.read).partition(b"\n")
+        self.read[:] = rest
+        return line
 
 
 @pytest.fixture(scope="session")
@@ -84,7 +106,6 @@ def browse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=complaints,
-            text=True,
         ) as process,
     ):
         yield Browser(process, complaints)
@@ -140,8 +161,11 @@ def test_a_page_in_both_themes_from_the_file_system_and_over_http(
     browse: Browser, html: Path, served: str, name: str
 ) -> None:
     looks = {"widths": WIDTHS, "axe": [390, 1440]}
-    assert_sound(browse(url=(html / f"{name}.html").as_uri(), theme="light", **looks))
-    assert_sound(browse(url=f"{served}/{name}.html", theme="dark", **looks))
+    light = {"url": (html / f"{name}.html").as_uri(), "theme": "light", **looks}
+    dark = {"url": f"{served}/{name}.html", "theme": "dark", **looks}
+    for asked, report in zip((light, dark), browse.together(light, dark), strict=True):
+        assert (report["url"], report["theme"]) == (asked["url"], asked["theme"])
+        assert_sound(report)
 
 
 SEARCH = [

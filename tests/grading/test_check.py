@@ -218,3 +218,31 @@ expected = f"{{ready}} {{ready}}"
 assert check({question!r}, answer).printed == expected
 """
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.parametrize("question", ["03.3", "04.3"])
+def test_a_check_finds_out_nothing_again_of_the_compilers(question):
+    # What Triton finds out of itself, and what loading NVRTC takes, is half of a short check.
+    script = f"""
+import sys, torch
+from kernels.cuda.cuda_compile import no_compiler
+from kernels.grading import check
+from triton.backends.nvidia.compiler import get_ptxas_version
+from triton.runtime.cache import triton_key
+
+def answer(*given):
+    known = [f.cache_info().currsize > 0 for f in (triton_key, get_ptxas_version)]
+    print(*known, "triton.experimental.gluon" in sys.modules, "cuda.core" in sys.modules)
+    raise ValueError
+
+told = check({question!r}, answer).printed
+there = {question == "04.3"} and no_compiler() is None
+assert told == f"True True True {{there}}", told
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_questions_of_cuda_need_its_compiler():
+    for name, question in questions().items():
+        compiled = hasattr(sys.modules[question.grade.__module__], "right_in_cuda")
+        assert ("kernels.cuda.nvrtc_loaded" in question.needs) == compiled, name

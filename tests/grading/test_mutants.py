@@ -1,14 +1,17 @@
 """The checks catch the mutants of every written kernel: dropped masks, bounds, operators, sums."""
 
 import ast
+import os
+import time
 
 import pytest
 
-from kernels.grading import check
+from kernels.grading import check, isolation
 from kernels.grading.generate import BEGIN
 from kernels.paths import ROOT
+from tests.grading import verdict
 from tests.grading.mutation import Graded, Mutant, answer_of, graded, mutants
-from tests.grading.verdict import fault
+from tests.grading.verdict import fault, faults
 
 # Mutants that compute the same function with the same bytes, each with the reason.
 _MASKED = "masked lanes never reach a store, nor the sums"
@@ -41,8 +44,8 @@ CELLS = _own_cells()
 
 def _survivors(asked: Graded, cell: str) -> tuple[int, list[Mutant]]:
     made = list(mutants(asked, cell))
-    lived = [m for m in made if not fault(asked.question, answer_of(asked, m))]
-    return len(made), lived
+    told = faults(asked.question, [answer_of(asked, m) for m in made])
+    return len(made), [mutant for mutant, why in zip(made, told, strict=True) if not why]
 
 
 @pytest.mark.parametrize(
@@ -68,6 +71,44 @@ def test_a_fault_is_what_the_check_tells():
         assert result.passed or result.message.startswith(told.split(";")[0].rstrip("."))
         passed += [mutant.told] if result.passed else []
     assert [(asked.question, told) in SAME for told in passed] == [True]
+
+
+def _ends():
+    os._exit(3)
+
+
+def _sleeps():
+    time.sleep(60)
+
+
+def _takes_all_memory():
+    return bytearray(1 << 40)
+
+
+def test_answers_in_one_fork_are_told_as_each_by_itself(monkeypatch):
+    asked, cell = next(pair for pair in CELLS if pair[0].question == "02.2")
+    answers = [answer_of(asked, mutant) for mutant in mutants(asked, cell)]
+    right, wrong = answer_of(asked), answers[:3]
+
+    def doing(harm):
+        def answer(*given):
+            harm()
+            return right(*given)
+
+        return answer
+
+    monkeypatch.setattr(isolation, "LIMIT_S", 5.0)
+    monkeypatch.setattr(verdict, "_AT_ONCE", 5)
+    given = [right, doing(_ends), *wrong, doing(_sleeps), doing(_takes_all_memory), right]
+    given += [*answers[3:6], doing(_ends)]
+    told = faults(asked.question, given)
+    assert "did not end within 5 seconds" in told.pop(5)
+    del given[5]
+    assert told == [fault(asked.question, answer) for answer in given]
+    assert [number for number, why in enumerate(told) if not why] == [0, 6]
+    assert "exit code 3" in told[1]
+    assert told[1] == told[-1]
+    assert "MemoryError" in told[5]
 
 
 def test_a_mutant_has_one_change():

@@ -5,7 +5,7 @@ import pytest
 from kernels.paths import ROOT
 from tests.grading.cuda_mutation import answer_of, kernels_of, merged, mutants
 from tests.grading.mutation import graded
-from tests.grading.verdict import fault
+from tests.grading.verdict import fault, faults
 
 ASKED = {one.question: one for one in graded(ROOT / "solutions/04_unfused_cuda_kernels.ipynb")}
 WRITTEN = {
@@ -34,10 +34,10 @@ def test_mutants_are_caught(question):
     made = list(mutants(kernels_of(asked)[name]))
     assert len(made) >= 8
     compiled = merged([m.source for m in made], 2.0)
-    faults = [fault(question, answer_of(asked, name, kernels)) for kernels in compiled]
+    told = faults(question, [answer_of(asked, name, kernels) for kernels in compiled])
     # All are compiled as one: what the compiler refuses would be a fault of every mutant.
-    assert [why for why in faults if "doesn't compile" in why] == []
-    lived = [mutant.told for mutant, why in zip(made, faults, strict=True) if not why]
+    assert [why for why in told if "doesn't compile" in why] == []
+    lived = [mutant.told for mutant, why in zip(made, told, strict=True) if not why]
     unknown = [told for told in lived if told not in SAME]
     assert len(unknown) <= 0.02 * (len(made) - len(lived) + len(unknown)), unknown
 

@@ -1,6 +1,7 @@
 """The checks catch the mutants of set 05's kernels: barriers, conditions, packs, merges, masks."""
 
 import ast
+import functools
 import json
 import re
 
@@ -10,7 +11,7 @@ from kernels.cuda import cuda
 from kernels.paths import ROOT
 from tests.grading.cuda_mutation import Mutant, mutants
 from tests.grading.submissions_05 import merged
-from tests.grading.verdict import fault
+from tests.grading.verdict import fault, faults
 
 # The module of each question, its answer, and the instances of its template.
 WRITTEN = {
@@ -96,15 +97,23 @@ def all_mutants(source):
 def lived(question, names, made):
     """What is told of those mutants that a check passes."""
     module, answer, instances = WRITTEN[question]
-    for mutant, kernels in zip(made, merged([m.source for m in made], instances), strict=True):
-        names[module] = kernels
-        why = fault(question, names[answer])
+
+    def with_kernels(kernels):
+        @functools.wraps(names[answer])
+        def answers(*given):
+            names[module] = kernels
+            return names[answer](*given)
+
+        return answers
+
+    compiled = merged([m.source for m in made], instances)
+    told = faults(question, [with_kernels(kernels) for kernels in compiled])
+    for mutant, why in zip(made, told, strict=True):
         # All are compiled as one: what the compiler refuses would be a fault of every mutant.
         assert "doesn't compile" not in why, why
         if "was stopped" in why:
             # Right up to the compilation for GPUs, which takes long for a module of many.
-            names[module] = cuda(mutant.source, instances=instances)
-            why = fault(question, names[answer])
+            why = fault(question, with_kernels(cuda(mutant.source, instances=instances)))
         if not why:
             yield mutant.told
 

@@ -198,7 +198,7 @@ def test_without_nvrtc_the_command_says_what_is_not_compiled(missing, capsys, mo
             raise DynamicLibNotFoundError("libnvrtc.so.13 was not found")
 
         monkeypatch.setattr("cuda.core.Program", absent)
-    monkeypatch.setattr(nvrtc, "_cubin", nvrtc._cubin.__wrapped__)
+    monkeypatch.setattr(nvrtc, "try_compiling", nvrtc.try_compiling.__wrapped__)
     monkeypatch.setattr(aot.build, "__defaults__", ((90,),))
     op = in_cuda(SHARING, 256)
     triton_too = {**op.variants, "fused": FORWARD}

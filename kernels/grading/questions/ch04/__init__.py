@@ -21,6 +21,7 @@ from kernels.grading.questions.ch04.reductions import (
 )
 from kernels.grading.questions.ch04.tiles import SPEED as TRANSPOSE_SPEED
 from kernels.grading.questions.ch04.tiles import grade_transpose
+from kernels.grading.questions.kits.cuda_cases import COMPILED
 
 register(
     Question(
@@ -56,6 +57,7 @@ register(
         takes="my_add(x, y)",
         hint="How many blocks are launched for n = 255, and for n = 257?",
         more_hints=("The last index is n - 1. Which thread passes the guard and has none?",),
+        needs=COMPILED,
         grade=grade_add,
         speed=ADD_SPEED,
     )
@@ -70,6 +72,7 @@ register(
         hint="A thread's element is blockIdx.x * blockDim.x + threadIdx.x; the last block has "
         "threads without one.",
         more_hints=("1.0f / (1.0f + expf(-a[i])) is the sigmoid, in fp32.",),
+        needs=COMPILED,
         grade=grade_silu,
         speed=SILU_SPEED,
     )
@@ -86,6 +89,7 @@ register(
             "Which two lines touch `part` with no __syncthreads() between them, when the loop "
             "begins?",
         ),
+        needs=COMPILED,
         grade=grade_row_sum,
         speed=SUM_SPEED,
     )
@@ -103,6 +107,7 @@ register(
             "With offsets 16, 8, 4, 2, 1 each lane has its warp's sum. Then one lane of each warp "
             "stores it, and after a barrier the warps' sums are added.",
         ),
+        needs=COMPILED,
         grade=grade_inverse_rms,
         speed=RMS_SPEED,
     )
@@ -116,6 +121,7 @@ register(
         takes="my_scale(x, inverse, weight)",
         hint="threadIdx.x is what differs between the lanes of a warp. Which index should it give?",
         more_hints=("The grid's axes change with the threads': x for columns, y for rows.",),
+        needs=COMPILED,
         grade=grade_scale,
         speed=SCALE_SPEED,
     )
@@ -145,6 +151,7 @@ register(
             "A row of 32 words puts a column into one bank. bank_passes tells which length of a "
             "row does not.",
         ),
+        needs=COMPILED,
         grade=grade_transpose,
         speed=TRANSPOSE_SPEED,
     )
@@ -158,6 +165,7 @@ register(
         takes="add_rms_norm(x, residual, weight, eps)",
         hint="my_add takes tensors of one axis: x.view(-1) is one, and costs nothing.",
         more_hints=("Sum, then 1 / rms of the sum, then the sum scaled: three calls.",),
+        needs=COMPILED,
         grade=grade_chain,
         speed=CHAIN_SPEED,
     )

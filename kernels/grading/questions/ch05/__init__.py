@@ -15,6 +15,7 @@ from kernels.grading.questions.ch05.norms import MENDED_SPEED, grade_layer_norm,
 from kernels.grading.questions.ch05.norms import SPEED as NORM_SPEED
 from kernels.grading.questions.ch05.predict import grade_chain_bytes
 from kernels.grading.questions.ch05.rungs import grade_rung
+from kernels.grading.questions.kits.cuda_cases import COMPILED
 
 register(
     Question(
@@ -53,6 +54,7 @@ register(
         hint="block_sum is called twice. What may the fastest warp do in the second call while the "
         "slowest is still in the first?",
         more_hints=("A thread's places past the end of the row hold 0. How far is 0 from mean?",),
+        needs=COMPILED,
         grade=grade_mended_norm,
         speed=MENDED_SPEED,
     )
@@ -69,6 +71,7 @@ register(
             "A grid with an axis for the rows finds the column without a remainder: "
             "blockIdx.x is the row, blockIdx.y counts blocks of columns.",
         ),
+        needs=COMPILED,
         grade=grade_gate,
         speed=GATE_SPEED,
     )
@@ -82,6 +85,7 @@ register(
         takes="packed_add(x, y)",
         hint="Thread i takes the elements from 8 * i on: a whole pack if 8 * i + 8 <= n.",
         more_hints=("`Pack a = *(const Pack*)(x + first);` loads eight elements at once.",),
+        needs=COMPILED,
         grade=grade_packed_add,
         speed=ADD_SPEED,
     )
@@ -98,6 +102,7 @@ register(
         more_hints=(
             "A shuffle takes one float, so a state takes three of them: weight, mean, squares.",
         ),
+        needs=COMPILED,
         grade=grade_row_variance,
         speed=VARIANCE_SPEED,
     )
@@ -115,6 +120,7 @@ register(
             "With packs of 8 in 256 threads, 2048 columns are one pack a thread. In single "
             "elements they are eight: two instances of one template.",
         ),
+        needs=COMPILED,
         grade=grade_layer_norm,
         speed=NORM_SPEED,
     )
@@ -131,6 +137,7 @@ register(
             "dropout_words(seed_offset, i) is the thread's one call; dropout_keeps(words, k, "
             "threshold) tells of element k of the eight.",
         ),
+        needs=COMPILED,
         grade=grade_dropout,
         speed=DROPOUT_SPEED,
     )

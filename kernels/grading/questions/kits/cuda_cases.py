@@ -17,6 +17,8 @@ from kernels.grading.questions.kits.wrong_models import Models, only_end_missing
 
 Tensor = torch.Tensor
 SECTOR_FLOATS = 8
+# What a question needs whose answers are compiled as CUDA C++.
+COMPILED = ("kernels.cuda.nvrtc_loaded",)
 
 
 def right_in_cuda(
