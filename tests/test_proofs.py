@@ -142,6 +142,7 @@ def test_the_command_shows_them(capsys):
 
 
 def test_make_gpu_runs_every_test_marked_proves():
+    assert proofs.declared(sources.of_folder(ROOT))
     for test in proofs.declared(sources.of_folder(ROOT)):
         assert test.on_gpu, test.test
         assert test.test.startswith(GPU_TESTS), test.test

@@ -19,6 +19,7 @@ def on_gpu(values):
     return tuple(v.cuda() if isinstance(v, torch.Tensor) else v for v in values)
 
 
+@pytest.mark.proves("kernels.cuda.cuda_launch", "kernels.cuda.nvrtc", "kernels.cuda.signature")
 @pytest.mark.parametrize("name", CASES)
 def test_the_emulators_kernels_are_right_on_the_card(name):
     case = CASES[name]
@@ -28,6 +29,7 @@ def test_the_emulators_kernels_are_right_on_the_card(name):
     torch.testing.assert_close(got.cpu(), want.cpu(), rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.proves("kernels.cuda.cuda_launch", "kernels.cuda.nvrtc", "kernels.cuda.signature")
 def test_a_launch_goes_to_the_current_stream():
     x = torch.ones(1 << 20, device="cuda")
     z, n = torch.zeros_like(x), x.numel()
@@ -44,6 +46,7 @@ def test_a_launch_goes_to_the_current_stream():
     assert bool((z == 6).all())
 
 
+@pytest.mark.proves("kernels.cuda.nvrtc")
 def test_a_fault_of_the_source_names_its_line():
     x = torch.ones(4, device="cuda")
     source = "__global__ void k(float* x) {\n    x[0] = y;\n}"

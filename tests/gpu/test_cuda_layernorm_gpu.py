@@ -22,9 +22,10 @@ CPU_REASON = OP.variant("fused_cuda").unavailable(torch.device("cpu"))
 
 def skip_without(dtype):
     if dtype == torch.bfloat16 and torch.cuda.get_device_capability() < (8, 0):
-        pytest.skip("bf16 needs compute capability 8.0")
+        pytest.skip("not on this card: bf16 needs compute capability 8.0")
 
 
+@pytest.mark.proves("kernels.ops.norms.layernorm_cuda")
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 @pytest.mark.parametrize("width", [1, 3, 17, 1000, 1001, 1536, 4096, 5000, 16_384, 20_001, 131_072])
 @pytest.mark.parametrize("name", VARIANTS)
@@ -39,6 +40,7 @@ def test_each_variant_against_float64(name, dtype, width):
     assert (out.double() - exact).norm() <= bound * exact.norm()
 
 
+@pytest.mark.proves("kernels.ops.norms.layernorm_cuda")
 @pytest.mark.parametrize("width", [1000, 1001, 20_000])
 def test_a_mean_far_from_zero(width):
     inputs = OP.inputs((33, width), torch.float32, "cuda", seed=1, mean=100.0)
@@ -50,6 +52,7 @@ def test_a_mean_far_from_zero(width):
         assert (out - exact).norm() <= bound * exact.norm(), name
 
 
+@pytest.mark.proves("kernels.ops.norms.layernorm_cuda")
 @pytest.mark.parametrize(("layout", "x"), list(layouts()), ids=[name for name, _ in layouts()])
 @pytest.mark.parametrize("name", ["unfused_cuda", "fused_cuda"])
 def test_every_layout(name, layout, x):
@@ -67,6 +70,7 @@ def test_no_rows_launch_nothing():
         assert OP.variant(name).fn(torch.empty(0, 8, device="cuda")).shape == (0, 8)
 
 
+@pytest.mark.proves("kernels.ops.norms.layernorm_cuda")
 def test_offsets_past_two_to_the_31():
     if torch.cuda.mem_get_info()[0] < 24 << 30:
         pytest.skip("needs 24 GiB")
@@ -81,6 +85,7 @@ def test_offsets_past_two_to_the_31():
         assert (out - reference(far)).norm() <= 2**-10 * reference(far).norm(), name
 
 
+@pytest.mark.proves("kernels.ops.norms.layernorm_cuda", "kernels.cuda.cuda_launch")
 def test_the_profiler_sees_the_launches_in_their_order():
     inputs = OP.inputs((256, 4096), torch.float16, "cuda", seed=0)
     for name in VARIANTS:
@@ -92,8 +97,13 @@ def test_the_profiler_sees_the_launches_in_their_order():
             assert len(seen) == len(counted), seen
             assert all(short in long for short, long in zip(counted, seen, strict=True)), seen
         assert len(seen) == (1 if name in ("cuda_3", "cuda_4", "fused_cuda") else 4)
+    if CPU_REASON is not None:
+        pytest.skip(f"the names were not compared: {CPU_REASON}")
 
 
+@pytest.mark.proves(
+    "kernels.ops.norms.layernorm_cuda", "kernels.cuda.cuda_launch", "kernels.cuda.module"
+)
 @pytest.mark.skipif(CPU_REASON is not None, reason=str(CPU_REASON))
 @pytest.mark.parametrize("name", ["unfused_cuda", "fused_cuda"])
 def test_counting_tensors_of_a_gpu_computes_the_same(name):
@@ -108,6 +118,7 @@ def test_counting_tensors_of_a_gpu_computes_the_same(name):
     assert torch.equal(again, there)
 
 
+@pytest.mark.proves("kernels.ops.norms.layernorm_cuda", "kernels.cuda.cuda_launch")
 def test_in_a_cuda_graph():
     inputs = OP.inputs((64, 1024), torch.float16, "cuda", seed=0)
     for name in VARIANTS:

@@ -18,6 +18,9 @@ pytestmark = [
 ]
 
 
+@pytest.mark.proves(
+    "kernels.launch.hook", "kernels.launch.triton_launch", "kernels.launch.interpreter"
+)
 def test_counting_a_gpu_launch_leaves_the_compiled_mode_working():
     x, y = torch.rand(1000, device="cuda"), torch.zeros(1000, device="cuda")
     k.copy[(4,)](x, y, 1000, BLOCK=256)
@@ -32,6 +35,7 @@ def test_counting_a_gpu_launch_leaves_the_compiled_mode_working():
     assert profile.timeline(lambda: k.copy[(4,)](x, y, 1000, BLOCK=256))[0][0] == "copy"
 
 
+@pytest.mark.proves("kernels.launch.hook", "kernels.launch.triton_launch", "kernels.launch.arena")
 def test_one_store_too_many_is_named_on_a_gpu_too_and_the_next_launch_compiles():
     memory = torch.zeros(2000, device="cuda")
     y, x = memory[:1000], memory[1000:].normal_()
@@ -43,6 +47,7 @@ def test_one_store_too_many_is_named_on_a_gpu_too_and_the_next_launch_compiles()
     assert torch.equal(x, y)
 
 
+@pytest.mark.proves("kernels.ops.norms.forward", "kernels.launch.interpreter")
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 def test_interpreted_and_compiled_agree(dtype):
     inputs = OP.inputs((16, 1000), dtype, "cuda", seed=3)
@@ -53,18 +58,20 @@ def test_interpreted_and_compiled_agree(dtype):
     torch.testing.assert_close(compiled.cpu(), interpreted, rtol=2 * unit, atol=16 * unit)
 
 
+@pytest.mark.proves("kernels.ops.norms.forward")
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 @pytest.mark.parametrize("width", [1, 3, 17, 1000, 1536, 5000, 8192, 32768, 131072])
 @pytest.mark.parametrize("mean", [0.5, 100.0])
 def test_layer_norm_against_float64(dtype, width, mean):
     if dtype == torch.bfloat16 and torch.cuda.get_device_capability() < (8, 0):
-        pytest.skip("bf16 needs compute capability 8.0")
+        pytest.skip("not on this card: bf16 needs compute capability 8.0")
     inputs = OP.inputs((33, width), dtype, "cuda", seed=torch.seed() % 2**31, mean=mean)
     out, exact = layer_norm(**inputs).double(), reference(**inputs)
     bound = OP.tolerance(dtype, (33, width)).relative_norm + rounding_of_the_mean(inputs["x"])
     assert (out - exact).norm() <= bound * exact.norm()
 
 
+@pytest.mark.proves("kernels.ops.norms.forward")
 def test_offsets_past_two_to_the_31():
     if torch.cuda.mem_get_info()[0] < 24 << 30:
         pytest.skip("needs 24 GiB")
@@ -78,6 +85,7 @@ def test_offsets_past_two_to_the_31():
     assert (layer_norm(few).double() - reference(few)).abs().max() <= 2**-5
 
 
+@pytest.mark.proves("kernels.ops.norms.forward", "kernels.lab.counting.aten")
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 def test_the_profiler_sees_the_launches_that_the_ledger_counts(dtype):
     inputs = OP.inputs((256, 4096), dtype, "cuda", seed=0)

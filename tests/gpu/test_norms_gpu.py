@@ -20,6 +20,7 @@ SHAPES = (
 )
 
 
+@pytest.mark.proves("kernels.ops.norms.operators", "kernels.ops.softmax.softmax")
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", EVERY)
@@ -51,6 +52,7 @@ def test_outputs_and_gradients_against_float64(name, shape, dtype):
             assert_within(gradients[tensor], truth, bound, dtype)
 
 
+@pytest.mark.proves("kernels.ops.norms.operators", "kernels.ops.softmax.softmax")
 @pytest.mark.parametrize("name", EVERY)
 def test_the_same_inputs_give_the_same_bits(name):
     given = EVERY[name].inputs((4096, 4096), torch.bfloat16, "cuda", seed=3)
@@ -66,6 +68,7 @@ def test_the_same_inputs_give_the_same_bits(name):
             assert torch.equal(first[tensor], again[tensor])
 
 
+@pytest.mark.proves("kernels.ops.norms.operators")
 def test_offsets_beyond_32_bits_forward_and_back():
     rows, n_cols = 2**17 + 3, 16_392
     if torch.cuda.get_device_properties(0).total_memory < 40 * 2**30:
@@ -79,6 +82,7 @@ def test_offsets_beyond_32_bits_forward_and_back():
     assert (dx[-2:].double() - truth).norm() <= 2**-7 * truth.norm()
 
 
+@pytest.mark.proves("kernels.ops.norms.operators", "kernels.launch.triton_launch")
 def test_a_captured_training_step_replays():
     x = torch.randn(64, 1024, device="cuda", requires_grad=True)
     weight = torch.ones(1024, device="cuda", requires_grad=True)
@@ -99,6 +103,7 @@ def test_a_captured_training_step_replays():
         assert torch.equal(one, other)
 
 
+@pytest.mark.proves("kernels.ops.norms.operators", "kernels.ops.softmax.softmax")
 @pytest.mark.parametrize("name", EVERY)
 def test_compiled_whole_with_inductor(name):
     given = EVERY[name].inputs((64, 1000), torch.float32, "cuda", seed=5)

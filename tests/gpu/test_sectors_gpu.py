@@ -60,6 +60,12 @@ def emulated(name):
     return sums
 
 
+@pytest.mark.proves(
+    "kernels/cuda/emulator/runtime/requests.cpp",
+    "kernels/cuda/emulator/runtime/vectors.h",
+    "kernels.cuda.emulator.results",
+    "kernels.ops.norms.layernorm_cuda",
+)
 @pytest.mark.parametrize("name", CASES)
 def test_the_emulators_sectors_are_the_cards(name, profiled):
     counted, seen = emulated(name), profiled[name]

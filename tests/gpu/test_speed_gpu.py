@@ -21,6 +21,9 @@ def told_of_speed(result):
     return next(line for line in result.held if line.startswith(("on the", "no time")))
 
 
+@pytest.mark.proves(
+    "kernels.grading.speed", "kernels.lab.measuring.timing", "kernels.lab.measuring.copying"
+)
 def test_a_fast_copy_earns_the_bonus():
     result = check("03.3", s.copy_with("", block=1024))
     assert result.passed, result
@@ -30,6 +33,9 @@ def test_a_fast_copy_earns_the_bonus():
     assert progress().headline.endswith("points, and 1 for speed")
 
 
+@pytest.mark.proves(
+    "kernels.grading.speed", "kernels.lab.measuring.timing", "kernels.lab.measuring.copying"
+)
 def test_a_slow_copy_passes_without_it():
     result = check("03.3", s.copy_with("", block=32, warps=1))
     assert result.passed, result
@@ -37,6 +43,7 @@ def test_a_slow_copy_passes_without_it():
     assert "earns a bonus point" in told_of_speed(result)
 
 
+@pytest.mark.proves("kernels.grading.speed")
 def test_an_answer_that_is_wrong_on_the_gpu_fails():
     right, wrong = s.copy_with("", block=1024), s.copy_with("reverse")
 
@@ -50,6 +57,7 @@ def test_an_answer_that_is_wrong_on_the_gpu_fails():
     assert "right when it is interpreted" in result.means
 
 
+@pytest.mark.proves("kernels.grading.speed")
 def test_memory_of_the_cpu_is_named():
     copy = s.copy_with("", block=1024)
 
@@ -66,6 +74,9 @@ def test_memory_of_the_cpu_is_named():
     assert "device=x.device" in result.means, result
 
 
+@pytest.mark.proves(
+    "kernels.grading.speed", "kernels.lab.measuring.timing", "kernels.lab.measuring.copying"
+)
 def test_a_call_that_waits_for_the_gpu_has_no_time():
     copy = s.copy_with("", block=1024)
 
@@ -81,6 +92,9 @@ def test_a_call_that_waits_for_the_gpu_has_no_time():
     assert "CUDA graph" in told_of_speed(result)
 
 
+@pytest.mark.proves(
+    "kernels.grading.speed", "kernels.lab.measuring.timing", "kernels.lab.measuring.copying"
+)
 def test_an_old_output_is_not_taken_for_a_fast_one():
     copy = s.copy_with("", block=1024)
     kept = {}
