@@ -75,7 +75,8 @@ def timed(attempt: Attempt, speed: Speed) -> Timed:
             call(attempt, *_on(device, case), *case.options)
         output = call(attempt, *_on(device, case), *case.options)
     except Wrong as wrong:
-        on_cpu = "cpu tensor" in wrong.sentence
+        # Triton's words where it launches, and ours where the launch is only recorded.
+        on_cpu = any(told in wrong.sentence for told in ("cpu tensor", "on cpu"))
         raise Wrong(
             f"Right on the CPU; on the {card}, {wrong.sentence}",
             _ON_CPU if on_cpu else wrong.means,
