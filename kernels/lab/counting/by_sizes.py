@@ -11,12 +11,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
+
+import torch
 
 from kernels.lab.counting import by_programs
 from kernels.lab.counting.ledger import Ledger, Step, TensorTraffic
+from kernels.launch import Launch
 
 Sizes = dict[str, int]
 
@@ -95,10 +99,10 @@ def by_sizes(
     """The ledger at the sizes `whole`, extended where small sizes foretell it, else counted there.
 
     `at(sizes)` counts at other sizes; `call_at(sizes)` makes the call whose launches are recorded
-    and not run: their grids at the whole sizes must be those that the polynomial gives.
+    and not run: at the whole sizes they must be those that the small ones foretell.
     """
     asked = dict(whole)
-    recorded = by_programs.recorded(call_at(asked))
+    seen = functools.cache(lambda *sizes: by_programs.recorded(call_at(_sizes(whole, sizes))))
     for unit in _TILES:
         if any(degree > 1 and asked[d] % unit for d, degree in degrees.items()):
             continue
@@ -109,10 +113,83 @@ def by_sizes(
         if any(max(points[d]) >= asked[d] for d, degree in degrees.items() if degree > 1):
             continue
         with contextlib.suppress(ValueError):
-            found = _extended(at, points, asked, degrees)
-            if tuple(step.grid for step in found) == tuple(launch.grid for launch in recorded):
-                return found
+            _foretell_launches(seen, points, asked, degrees)
+            return _extended(at, points, asked, degrees)
     return at(asked)
+
+
+def _sizes(names: Iterable[str], sizes: Sequence[int]) -> Sizes:
+    return dict(zip(names, sizes, strict=True))
+
+
+def _foretell_launches(
+    seen: Callable[..., tuple[Launch, ...]],
+    points: Mapping[str, list[int]],
+    asked: Sizes,
+    degrees: Mapping[str, int],
+) -> None:
+    """ValueError unless the launches at small sizes foretell those at the sizes `asked`.
+
+    They are the same kernels; each size of a grid and each number among the arguments lies on its
+    polynomial; what else they are given, a flag or a block, is the same at all sizes.
+    """
+    whole = seen(*(asked[name] for name in points))
+    smallest = seen(*(values[0] for values in points.values()))
+    if [launch.name for launch in whole] != [launch.name for launch in smallest]:
+        raise ValueError("other kernels are launched at the whole size")
+    for index, launch in enumerate(whole):
+        for name, value in launch.arguments.items():
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                same = smallest[index].arguments[name]
+                if not isinstance(value, torch.Tensor) and value != same:
+                    raise ValueError(f"{name!r} of {launch.name!r} is another at the whole size")
+                continue
+            _foretell(seen, lambda ls, i=index, n=name: ls[i].arguments[n], points, asked, degrees)  # type: ignore[misc]
+        for axis in range(3):
+            _foretell(seen, lambda ls, i=index, d=axis: ls[i].grid[d], points, asked, degrees)  # type: ignore[misc]
+
+
+def _foretell(
+    seen: Callable[..., tuple[Launch, ...]],
+    number: Callable[[tuple[Launch, ...]], Any],
+    points: Mapping[str, list[int]],
+    asked: Sizes,
+    degrees: Mapping[str, int],
+) -> None:
+    """ValueError unless a number of the launches at small sizes foretells it at those asked."""
+    wanted = tuple(asked[name] for name in points)
+    whole = number(seen(*wanted))
+    if whole == number(seen(*(values[0] for values in points.values()))):
+        return  # a number that no size changes, a scale for one, may be any
+    told = _along(lambda *sizes: number(seen(*sizes)), polynomial, points, degrees, wanted)
+    if told != whole:
+        raise ValueError(f"a launch has {whole} where {told} was foretold")
+
+
+def _along(
+    at: Callable[..., Any],
+    combine: Callable[[Mapping[int, Any], int], Any],
+    points: Mapping[str, list[int]],
+    degrees: Mapping[str, int],
+    sizes: tuple[int, ...],
+    fixed: tuple[int, ...] = (),
+) -> Any:
+    """What `at` gives at `sizes`, combined from its values on the grid of the small sizes.
+
+    The first sizes are `fixed` to points of the grid.
+    """
+    place = len(fixed)
+    if place == len(points):
+        return at(*fixed)
+    name = list(points)[place]
+    grid = points[name][: degrees[name] + 1]
+
+    def further(point: int) -> Any:
+        return _along(at, combine, points, degrees, sizes, (*fixed, point))
+
+    if sizes[place] in grid:
+        return further(sizes[place])
+    return combine({point: further(point) for point in grid}, sizes[place])
 
 
 def _extended(
@@ -121,27 +198,20 @@ def _extended(
     asked: Sizes,
     degrees: Mapping[str, int],
 ) -> Ledger:
-    seen = functools.cache(lambda *sizes: at(dict(zip(points, sizes, strict=True))))
+    seen = functools.cache(lambda *sizes: at(_sizes(points, sizes)))
 
-    def along(fixed: tuple[int, ...], sizes: tuple[int, ...]) -> Ledger:
-        """The ledger at `sizes`, those before `fixed` being grid points, the rest extended."""
-        place = len(fixed)
-        if place == len(points):
-            return seen(*fixed)
-        name = list(points)[place]
-        grid = points[name][: degrees[name] + 1]
-        if sizes[place] in grid:
-            return along((*fixed, sizes[place]), sizes)
-        return extend({p: along((*fixed, p), sizes) for p in grid}, sizes[place])
+    def told(sizes: tuple[int, ...]) -> Ledger:
+        found: Ledger = _along(seen, extend, points, degrees, sizes)
+        return found
 
     smallest = tuple(values[0] for values in points.values())
-    for place, values in enumerate(points.values()):
-        outside = (*smallest[:place], values[-1], *smallest[place + 1 :])
-        told, counted = along((), outside), seen(*outside)
-        if told.steps != counted.steps:
-            raise ValueError(f"at {dict(zip(points, outside, strict=True))} the counts turn off")
-    # One place off the grid in every dimension: what two sizes have in common shows there alone.
-    far = tuple(values[-1] for values in points.values())
-    if len(points) > 1 and along((), far).steps != seen(*far).steps:
-        raise ValueError(f"at {dict(zip(points, far, strict=True))} the counts turn off")
-    return replace(along((), tuple(asked[name] for name in points)), method="polynomial")
+    outside = [
+        (*smallest[:place], values[-1], *smallest[place + 1 :])
+        for place, values in enumerate(points.values())
+    ]
+    # One place off the grid in every dimension too: what two sizes share shows there alone.
+    outside += [tuple(values[-1] for values in points.values())] if len(points) > 1 else []
+    for sizes in outside:
+        if told(sizes).steps != seen(*sizes).steps:
+            raise ValueError(f"at {_sizes(points, sizes)} the counts turn off")
+    return replace(told(tuple(asked[name] for name in points)), method="polynomial")
