@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 import kernels.grading.questions  # noqa: F401  (registers the questions)
-from kernels.grading import hardware
 from kernels.grading.integrity import Snapshot
 from kernels.grading.isolation import isolated
 from kernels.grading.origin import refuse_package
@@ -57,7 +56,7 @@ def _graded(question: Question, attempt: Attempt) -> Result:
     try:
         for module in question.needs:
             importlib.import_module(module)
-        hardware.prepare()
+        compiled_checks.prepare()
         ended = isolated(lambda: _grade(question, attempt), _file_of(attempt.answer))
     except KeyboardInterrupt:
         return _lost(question, "The check was stopped before it ended.")

@@ -120,7 +120,7 @@ def _count(arguments: argparse.Namespace) -> int:
 def _aot(arguments: argparse.Namespace) -> int:
     from kernels.lab.counting import aot
 
-    return aot.run(arguments.op)
+    return aot.run(arguments.op, arguments.keep)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -189,6 +189,7 @@ def _parser() -> argparse.ArgumentParser:
 
     aot = commands.add_parser("aot", help="compile every launch for other cards; needs no GPU")
     aot.add_argument("op", nargs="?", help="an operation, e.g. layernorm (all)")
+    aot.add_argument("--keep", action="store_true", help="write down which are sound")
     aot.set_defaults(run=_aot)
     return parser
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from kernels.grading import checks, hardware, isolation
+from kernels.grading import checks, compiled_checks, isolation
 from kernels.grading.cases import Case, Run
 from kernels.grading.isolation import Ended, isolated
 from kernels.grading.question import Attempt, NotAnswered, Question, Wrong, questions
@@ -76,7 +76,7 @@ def _prepared(question: str) -> Question:
     asked = questions()[question]
     for module in asked.needs:
         importlib.import_module(module)
-    hardware.prepare()
+    compiled_checks.prepare()
     return asked
 
 

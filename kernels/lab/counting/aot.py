@@ -10,14 +10,19 @@ C++ is compiled by NVRTC, all kernels of a source in one go.
 from __future__ import annotations
 
 import functools
+import hashlib
 import itertools
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import torch
+import triton
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map
 
@@ -30,6 +35,7 @@ from kernels.launch.binary import Specialization
 from kernels.passes import back
 from kernels.registry import Case, Op, Variant, dtype_name, options_name, shape_name
 
+SOUND = Path(__file__).with_name("sound.txt")
 TARGETS = (75, 80, 89, 90, 100, 120)
 NO_BF16 = "bf16 is not compiled for sm_75: it needs compute capability 8.0 or later"
 
@@ -81,7 +87,9 @@ class Built:
 
 
 @dataclass
-class _Job:
+class Job:
+    """One binary to compile, and the shapes and passes that run it."""
+
     op: str
     variant: str
     dtype: str
@@ -145,9 +153,9 @@ def told(case: Case) -> str:
     return " ".join(filter(None, (shape_name(case.shape), options_name(case.options))))
 
 
-def _jobs(op: Op, capabilities: Sequence[int]) -> list[_Job]:
+def jobs(op: Op, capabilities: Sequence[int]) -> list[Job]:
     """Everything to compile, each binary once."""
-    found: dict[Any, _Job] = {}
+    found: dict[Any, Job] = {}
     inputs_of = functools.cache(functools.partial(_inputs, op))
     for variant in variants(op)[0]:
         for case, capability in itertools.product(op.compiled_at(variant), capabilities):
@@ -157,7 +165,7 @@ def _jobs(op: Op, capabilities: Sequence[int]) -> list[_Job]:
                 fits = variant.fits(case)
                 for pass_, launch in _launches(op, variant, inputs_of(case)) if fits else ():
                     wanted = launch.specialize(capability)
-                    new = _Job(op.name, variant.name, dtype_name(case.dtype), wanted)
+                    new = Job(op.name, variant.name, dtype_name(case.dtype), wanted)
                     job = found.setdefault((variant.name, case.dtype, wanted.key), new)
                     if told(case) not in job.shapes:
                         job.shapes.append(told(case))
@@ -166,7 +174,7 @@ def _jobs(op: Op, capabilities: Sequence[int]) -> list[_Job]:
     return list(found.values())
 
 
-def _build(job: _Job) -> Built:
+def _build(job: Job) -> Built:
     wanted = job.specialization
     known: dict[str, Any] = {}
     try:
@@ -190,14 +198,63 @@ def _build(job: _Job) -> Built:
     )
 
 
+def digest(job: Job) -> str:
+    """Return what tells a binary from all others: source, options, card, compilers.
+
+    The folders that a compiler's files lie in are left out, so that it is the same on any machine.
+    """
+    source, options, capability = job.specialization.key
+    options = re.sub(r"/[^' ]*/", "", options)
+    made_by = [triton.__version__, *(_version(name) for name in ("nvidia-cuda-nvrtc",))]
+    told = repr((source, options, capability, made_by))
+    return hashlib.sha256(told.encode()).hexdigest()[:16]
+
+
+@functools.cache
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def known_sound() -> frozenset[str]:
+    """Return the digests of the binaries that compiled without a fault when it was last kept.
+
+    A compiler is deterministic: what it made once of a source, it makes again.
+    """
+    if not SOUND.exists():
+        return frozenset()
+    lines = SOUND.read_text(encoding="utf-8").splitlines()
+    return frozenset(line for line in lines if not line.startswith("#"))
+
+
+def keep_sound(found: Iterable[tuple[Job, Built]]) -> int:
+    """Write the digests of what compiled without a fault, and nothing else; return how many."""
+    digests = sorted({digest(job) for job, built in found if built.fault is None})
+    head = "# Launches that compile without a spill: python -m kernels.lab aot --keep\n"
+    SOUND.write_text(head + "\n".join(digests) + "\n", encoding="utf-8")
+    return len(digests)
+
+
+def build_new(op: Op, capabilities: Sequence[int] = TARGETS) -> list[Built]:
+    """Compile the launches of an operation that aren't known to be sound."""
+    sound = known_sound()
+    return _built([job for job in jobs(op, capabilities) if digest(job) not in sound])
+
+
+def _built(wanted: Sequence[Job]) -> list[Built]:
+    with ThreadPoolExecutor(min(8, len(os.sched_getaffinity(0)))) as pool:
+        return list(pool.map(_build, wanted))
+
+
 def build(op: Op, capabilities: Sequence[int] = TARGETS) -> list[Built]:
     """Compile every launch of an operation's own kernels for each compute capability.
 
     bf16 is left out below 8.0. As many threads as there are cores compile: LLVM, ptxas and NVRTC
     run outside Python's lock, so that two take half the time.
     """
-    with ThreadPoolExecutor(min(8, len(os.sched_getaffinity(0)))) as pool:
-        return list(pool.map(_build, _jobs(op, capabilities)))
+    return _built(jobs(op, capabilities))
 
 
 _HEAD = ("op", "variant", "kernel", "passes", "dtype", "shapes", "card", "warps", "registers",
@@ -223,14 +280,24 @@ def _cards(capability: int) -> str:
     return ", ".join(c.name for c in CARDS.values() if c.capability == capability)
 
 
-def run(op_name: str | None) -> int:
-    """Compile one operation, or all, and print what each kernel takes; 1 if one is at fault."""
+def run(op_name: str | None, keep: bool = False) -> int:
+    """Compile one operation, or all, and print what each kernel takes; 1 if one is at fault.
+
+    With `keep` the sound ones are written down, so that tests compile only what is new.
+    """
     load_ops()
     try:
         ops = registry.ops() if op_name is None else [registry.get(op_name)]
     except KeyError as error:
         raise RefusalError(str(error.args[0])) from error
-    rows = [built for op in ops for built in build(op)]
+    if keep and op_name is not None:
+        raise RefusalError("--keep writes down all operations; name none")
+    if keep:
+        wanted = [job for op in ops for job in jobs(op, TARGETS)]
+        rows = _built(wanted)
+        print(f"{keep_sound(zip(wanted, rows, strict=True))} binaries known to be sound in {SOUND}")
+    else:
+        rows = [built for op in ops for built in build(op)]
     if not rows:
         raise RefusalError(
             f"{op_name or 'the registry'} has no variant in Triton or CUDA C++ to compile"

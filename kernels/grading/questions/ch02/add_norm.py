@@ -15,7 +15,7 @@ from kernels.grading.checks import (
     within_bytes,
 )
 from kernels.grading.closeness import relative_error
-from kernels.grading.hardware import compiles, enough_programs
+from kernels.grading.compiled_checks import compiles, enough_programs
 from kernels.grading.question import Attempt
 from kernels.grading.questions.kits.layer_norm import explain_layer_norm, norm_tolerance
 from kernels.grading.questions.kits.row_norms import row_groups

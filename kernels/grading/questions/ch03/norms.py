@@ -11,7 +11,7 @@ import triton
 
 from kernels.grading.cases import Case, Run
 from kernels.grading.checks import computed_by_kernels, reads_once, within_bytes
-from kernels.grading.hardware import compiles
+from kernels.grading.compiled_checks import compiles
 from kernels.grading.question import Attempt, Speed, Wrong
 from kernels.grading.questions.kits.row_norms import normalised
 from kernels.grading.questions.kits.wrong_models import (

@@ -9,8 +9,8 @@ import torch
 
 from kernels.grading.cases import Case, Run
 from kernels.grading.checks import reads_once, within_bytes
+from kernels.grading.compiled_checks import compiles, enough_programs
 from kernels.grading.cuda_checks import few_shared_stores, in_cuda, no_conflicts, within_sectors
-from kernels.grading.hardware import compiles, enough_programs
 from kernels.grading.question import Attempt, Speed
 from kernels.grading.questions.kits.cuda_cases import (
     Tensor,

@@ -9,8 +9,8 @@ import torch
 
 from kernels.grading.cases import Case, Run
 from kernels.grading.checks import reads_once, within_bytes
+from kernels.grading.compiled_checks import compiles
 from kernels.grading.cuda_checks import in_cuda, lines_of, within_sectors
-from kernels.grading.hardware import compiles
 from kernels.grading.question import Attempt, Speed, Wrong
 from kernels.grading.questions.kits.cuda_cases import (
     Tensor,

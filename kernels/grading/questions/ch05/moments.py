@@ -11,8 +11,8 @@ import torch
 from kernels.cuda.cuda_launch import CudaLaunch
 from kernels.grading.cases import Case, Run
 from kernels.grading.checks import reads_once, within_bytes
+from kernels.grading.compiled_checks import compiles, enough_programs
 from kernels.grading.cuda_checks import in_cuda, within_sectors
-from kernels.grading.hardware import compiles, enough_programs
 from kernels.grading.question import Attempt, Speed, Wrong
 from kernels.grading.questions.kits.cuda_cases import Tensor, aligned, right_in_cuda
 from kernels.grading.questions.kits.packs import told_by_values, unstored

@@ -10,7 +10,7 @@ import torch
 
 from kernels.grading.cases import Case, Run
 from kernels.grading.checks import computed_by_kernels, reads_once, within_bytes
-from kernels.grading.hardware import compiles, enough_programs
+from kernels.grading.compiled_checks import compiles, enough_programs
 from kernels.grading.question import Attempt, Speed, Wrong
 from kernels.grading.questions.ch06.kit import faulty_rms, rms_near
 from kernels.grading.questions.kits.row_norms import rms_normalised

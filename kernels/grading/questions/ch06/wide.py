@@ -10,7 +10,7 @@ import torch
 
 from kernels.grading.cases import Case, Run
 from kernels.grading.checks import computed_by_kernels, within_bytes
-from kernels.grading.hardware import compiles
+from kernels.grading.compiled_checks import compiles
 from kernels.grading.question import Attempt, Wrong
 from kernels.grading.questions.ch06.kit import OUTSIDE
 from kernels.grading.questions.kits.row_norms import normalised

@@ -10,7 +10,7 @@ import triton
 
 from kernels.grading.cases import Case, Run
 from kernels.grading.checks import computed_by_kernels, reads_once, within_bytes
-from kernels.grading.hardware import compiles, enough_programs
+from kernels.grading.compiled_checks import compiles, enough_programs
 from kernels.grading.question import Attempt, Speed
 from kernels.grading.questions.kits.gradients import (
     PLAN,

@@ -12,7 +12,7 @@ import torch
 from kernels.grading.cases import Case, Run
 from kernels.grading.checks import call, computed_by_kernels, reads_once, within_bytes
 from kernels.grading.closeness import kind_fault, wrong_elements
-from kernels.grading.hardware import compiles
+from kernels.grading.compiled_checks import compiles
 from kernels.grading.question import Attempt, NotAnswered, Wrong
 from kernels.grading.questions.kits.gradients import (
     OUTSIDE_OF_SHARE,

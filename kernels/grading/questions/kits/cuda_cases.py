@@ -10,8 +10,8 @@ import torch
 from kernels.grading.cases import Case, Run
 from kernels.grading.checks import right_everywhere
 from kernels.grading.closeness import relative_error
+from kernels.grading.compiled_checks import enough_programs
 from kernels.grading.cuda_checks import limit_time
-from kernels.grading.hardware import enough_programs
 from kernels.grading.question import Attempt, Wrong
 from kernels.grading.questions.kits.wrong_models import Models, only_end_missing, stored_in_each
 

@@ -12,7 +12,7 @@ import triton
 from kernels.grading.cases import Case, Run
 from kernels.grading.checks import computed_by_kernels, reads_once, right_everywhere, within_bytes
 from kernels.grading.closeness import relative_error
-from kernels.grading.hardware import compiles
+from kernels.grading.compiled_checks import compiles
 from kernels.grading.question import Attempt, Speed
 from kernels.ops.norms.layernorm import OP
 from kernels.registry import DTYPES, Tolerance

@@ -9,7 +9,7 @@ import triton.language as tl
 
 from kernels.grading.cases import Case
 from kernels.grading.checks import run
-from kernels.grading.hardware import compiles, enough_programs
+from kernels.grading.compiled_checks import compiles, enough_programs
 from kernels.grading.question import Attempt, Wrong
 from kernels.hardware import LIMITS
 from kernels.registry import Tolerance
@@ -68,7 +68,7 @@ def test_what_a_gpu_refuses_is_told(answer, size, told):
 
 def test_more_shared_memory_than_a_block_has_is_told(monkeypatch):
     small = replace(LIMITS[75], shared_bytes_per_block=8)
-    monkeypatch.setattr("kernels.grading.hardware.LIMITS", {**LIMITS, 75: small})
+    monkeypatch.setattr("kernels.grading.compiled_checks.LIMITS", {**LIMITS, 75: small})
     with pytest.raises(Wrong, match="16 bytes of shared memory; a block there has 8 at most"):
         compiles(Attempt(in_one(whole_kernel), 0), [case()])
 
