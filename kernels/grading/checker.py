@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 import kernels.grading.questions  # noqa: F401  (registers the questions)
+from kernels.grading import compiled_checks
 from kernels.grading.integrity import Snapshot
 from kernels.grading.isolation import isolated
 from kernels.grading.origin import refuse_package
