@@ -213,7 +213,7 @@ def test_the_simple_variant_refuses_a_row_that_no_block_holds():
 
 
 def test_a_card_without_a_table_takes_the_nearest_older_ones():
-    assert forward_block(2**20, (8, 6)) == FORWARD[7, 5][-1]
+    assert forward_block(2**20, (8, 6)) == FORWARD[8, 0][-1]
     assert forward_block(2**20, (10, 0)) == FORWARD[9, 0][-1]
     assert forward_block(2**20, (12, 1)) == FORWARD[12, 0][-1]
     assert forward_block(2**20, (7, 0)) == FORWARD[7, 5][-1]

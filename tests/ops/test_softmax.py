@@ -307,7 +307,7 @@ def test_columns_far_apart_take_64_bit_offsets():
 
 def test_a_card_without_a_table_takes_the_nearest_older_ones():
     assert forward_block(32_768, (10, 0)) == FORWARD[9, 0][-1]
-    assert forward_block(16_384, (8, 6)) == FORWARD[7, 5][-1]
+    assert forward_block(16_384, (8, 6)) == FORWARD[8, 0][-1]
     assert forward_block(16_384, (7, 0)) == FORWARD[7, 5][-1]
     assert forward_block(32_768, (12, 1)) == TILES
     assert forward_block(1000, (9, 0)) == Block(1024, 4)

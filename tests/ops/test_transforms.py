@@ -24,7 +24,7 @@ from torch.func import (
 
 import kernels.ops  # noqa: F401  (registers all operations)
 from kernels.passes import as_tuple, differentiated
-from kernels.registry import DTYPES, ops
+from kernels.registry import DTYPES, operators_of, ops
 
 FUSED = {op.name: op for op in ops() if "fused" in op.variants}
 SHAPE, BATCH = (3, 5), 2
@@ -298,7 +298,8 @@ def test_every_operator_has_its_place_in_torch_func():
 def calls():
     """Operators that take what an operation's inputs are called."""
     for op in FUSED.values():
-        for name in op.operators:
+        for one in operators_of(op.name):
+            name = one.name
             operator = getattr(torch.ops.fusing_kernels, name).default
             names = [argument.name for argument in operator._schema.arguments]
             inputs = op.inputs(SHAPE, torch.float32, "cpu", seed=7) | {"eps": 1e-5}
