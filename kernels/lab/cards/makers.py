@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
-from kernels.hardware import LIMITS as LIMITS
-from kernels.hardware import Limits
+from kernels.hardware import LIMITS, Limits
 
 MIB = 1 << 20
 GIGA, TERA = 1e9, 1e12

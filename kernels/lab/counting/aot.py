@@ -28,7 +28,8 @@ from torch.utils._pytree import tree_map
 
 from kernels import registry
 from kernels.cuda.cuda_compile import no_compiler
-from kernels.lab.cards.makers import CARDS, LIMITS
+from kernels.hardware import LIMITS
+from kernels.lab.cards.makers import CARDS
 from kernels.lab.selection import RefusalError, load_ops
 from kernels.launch import Launch, assume_capability, recording
 from kernels.launch.binary import Specialization
