@@ -25,7 +25,7 @@ from kernels.cuda.signature import (
     split_outside_brackets,
 )
 from kernels.hardware import LIMITS
-from kernels.launch import launches
+from kernels.launch import launches, tape
 from kernels.launch.errors import Program
 
 _MAX_THREADS, _MAX_THREADS_Z = 1024, 64
@@ -153,6 +153,7 @@ class Launcher:
     def _launch(self, arguments: Sequence[Any], trace: bool) -> Counts | None:
         module, signature = self.kernel.module, self.kernel.signature
         device, mode = _check(signature, arguments), launches.mode()
+        tape.spoil()  # only launches of Triton can be made again from a tape
         on_gpu = device is not None and device.type == "cuda"
         if device is not None and on_gpu and mode is None:
             if not trace:

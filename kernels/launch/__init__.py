@@ -2,10 +2,12 @@
 
 from typing import TYPE_CHECKING, Any
 
+from kernels.launch.again import ready
 from kernels.launch.arena import Access
 from kernels.launch.errors import KernelError, LaunchError
 from kernels.launch.hook import install
 from kernels.launch.launches import Launch, Launches, interpreting, recording
+from kernels.launch.tape import lasting
 from kernels.launch.target import assume_capability, capability, for_card, multiprocessors
 
 if TYPE_CHECKING:
@@ -23,7 +25,9 @@ __all__ = [
     "for_card",
     "install",
     "interpreting",
+    "lasting",
     "multiprocessors",
+    "ready",
     "recording",
 ]
 

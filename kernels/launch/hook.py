@@ -15,10 +15,12 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from triton import knobs
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
-from kernels.launch import launches
+from kernels.launch import launches, tape
+from kernels.launch.again import forget
 from kernels.launch.arena import Access
 from kernels.launch.errors import LaunchError
 from kernels.launch.interpreter import interpret, normalized_grid, tensors_of
@@ -79,9 +81,22 @@ def _take(kernel: JITFunction[Any], args: Any, kwargs: Any, grid: Any, mode: str
     launch = TritonLaunch(kernel=kernel, arguments=arguments, options=options, grid=sizes)
     if mode != "record":
         trace: list[Access] | None = [] if launches.wants_trace() else None
-        arena = interpret(kernel, arguments, sizes, trace)
+        with tape.unseen():
+            arena = interpret(kernel, arguments, sizes, trace)
         launch = replace(launch, arena=arena, trace=tuple(trace or ()))
+        if (taping := tape.active()) is not None:
+            taping.launched(kernel, arguments, options, sizes, None)
     launches.keep(launch)
+
+
+def _compiled_run(
+    original: Any, kernel: JITFunction[Any], args: Any, kwargs: Any, grid: Any
+) -> Any:
+    compiled = original(kernel, *args, grid=grid, warmup=False, **kwargs)
+    if (taping := tape.active()) is not None:
+        arguments, options = _bind(kernel, args, kwargs)
+        taping.launched(kernel, arguments, options, normalized_grid(grid, arguments), compiled)
+    return compiled
 
 
 def _hooked_run(original: Any) -> Any:
@@ -91,11 +106,13 @@ def _hooked_run(original: Any) -> Any:
         if mode is None:
             # The common case on a GPU: one look at the first tensor, then straight on.
             first = args[0] if args else None
-            if getattr(first, "is_cuda", False) or warmup:
+            if warmup:
                 return original(self, *args, grid=grid, warmup=warmup, **kwargs)
+            if getattr(first, "is_cuda", False):
+                return _compiled_run(original, self, args, kwargs, grid)
             if "cpu" not in _devices(args, kwargs):
                 _refuse_without_gpu(self)
-                return original(self, *args, grid=grid, warmup=warmup, **kwargs)
+                return _compiled_run(original, self, args, kwargs, grid)
         elif warmup:
             return original(self, *args, grid=grid, warmup=warmup, **kwargs)
         return _take(self, args, kwargs, grid, mode or "interpret")
@@ -108,6 +125,7 @@ def _hooked_tune(original: Any) -> Any:
     @functools.wraps(original)
     def run(self: Autotuner, *args: Any, **kwargs: Any) -> Any:
         named = dict(zip(self.arg_names, args, strict=False))
+        tape.spoil()  # it launches to compare, and may reset arguments between
         if launches.mode() is None and "cpu" not in _devices(args, kwargs):
             return original(self, *args, **kwargs)
         # Nothing is timed without a GPU: the first configuration left after pruning is taken.
@@ -120,8 +138,28 @@ def _hooked_tune(original: Any) -> Any:
     return run
 
 
+def _telling(original: Any) -> Any:
+    @functools.wraps(original)
+    def change(self: Any, *args: Any, **kwargs: Any) -> Any:
+        forget()
+        if isinstance(self, JITFunction):
+            self.device_caches.clear()  # whose keys say nothing of the source
+        return original(self, *args, **kwargs)
+
+    return change
+
+
 def install() -> None:
-    """Put the hook on `JITFunction.run` and on `Autotuner.run`, once in a process."""
+    """Put the hook on `JITFunction.run` and on `Autotuner.run`, once in a process.
+
+    What changes a kernel's source, its hooks or those of all launches is made to tell it, for
+    launches that are kept.
+    """
     if not hasattr(JITFunction.run, "__kernels_hook__"):
         JITFunction.run = _hooked_run(JITFunction.run)
         Autotuner.run = _hooked_tune(Autotuner.run)
+        for name in ("_unsafe_update_src", "add_pre_run_hook"):
+            if hasattr(JITFunction, name):
+                setattr(JITFunction, name, _telling(getattr(JITFunction, name)))
+        settings: Any = type(knobs.runtime)
+        settings.__setattr__ = _telling(settings.__setattr__)

@@ -13,6 +13,8 @@ from typing import TypeVar
 
 import torch
 
+from kernels.launch.again import forget
+
 # A CPU tensor is interpreted or recorded, not timed: it gets the configuration of this one.
 _WITHOUT_GPU = (9, 0)
 _SMS_WITHOUT_GPU = 132  # an H100's, in its SXM form
@@ -27,10 +29,12 @@ def assume_capability(capability: int) -> Iterator[None]:
     """Let operations inside the block choose their configuration for a capability such as 75."""
     global _assumed
     before, _assumed = _assumed, divmod(capability, 10)
+    forget()
     try:
         yield
     finally:
         _assumed = before
+        forget()
 
 
 def capability(device: torch.device) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from kernels.ops.norms.peers import compiled_add_layer_norm, torch_add_layer_nor
 from kernels.ops.norms.tuning import backward_candidates, candidates
 from kernels.ops.shared.arguments import check_norm, check_residual
 from kernels.ops.shared.available import needs_gpu
-from kernels.ops.shared.operators import define, in_forward_mode, like, needs_gradient
+from kernels.ops.shared.operators import define, like
 from kernels.registry import Backward, Op, Pass, Variant, cases, named, register
 
 Tensor = torch.Tensor
@@ -57,6 +57,22 @@ def _launch(
     return forward(x, residual, weight, bias, eps, centred=True)[:2]
 
 
+def _check(
+    x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, _eps: float
+) -> None:
+    check_norm(x, weight, bias)
+    check_residual(x, residual)
+
+
+def _trained(
+    x: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor]:
+    if residual is None:  # which norm_train takes
+        check_residual(x, residual)
+    y, h, *_ = norm_train(x, residual, weight, bias, eps, True)
+    return y, h
+
+
 _operator = define(
     "add_layer_norm(Tensor x, Tensor residual, Tensor? weight, Tensor? bias, float eps)"
     " -> (Tensor, Tensor)",
@@ -66,6 +82,8 @@ _operator = define(
     of=["add_layernorm"],
     tensors=common.operator_dims("x", "residual", "weight", "bias"),
     independent="*",
+    checks=_check,
+    trained=_trained,
 )
 
 
@@ -82,15 +100,8 @@ def add_layer_norm(
     sum is rounded to x's dtype, and what is normalised is the rounded sum. If x and residual have
     different strides, both are copied first.
     """
-    check_norm(x, weight, bias)
-    check_residual(x, residual)
-    if in_forward_mode():
-        return eager(x, residual, weight, bias, eps)
-    if needs_gradient(x, residual, weight, bias):
-        y, h, _, _ = norm_train(x, residual, weight, bias, eps, True)
-    else:
-        y, h = _operator(x, residual, weight, bias, eps)
-    return y, h
+    result: tuple[Tensor, Tensor] = _operator(x, residual, weight, bias, eps)
+    return result
 
 
 BOTH = ("fwd", "bwd")
@@ -123,9 +134,10 @@ OP = register(
         backward=Backward(
             cost=common.backward_cost(TENSORS),
             tolerance=common.backward_tolerance(TENSORS),
-            cases=cases([(4096, 4096), (16384, 8192)], "bf16"),
+            cases=common.STEPS + cases([(4096, 4096), (16384, 8192)], "bf16"),
             candidates=backward_candidates(centred=True),
             differentiates=TENSORS,
+            train_cases=common.STEPS,
         ),
     )
 )

@@ -21,7 +21,7 @@ from kernels.ops.norms.peers import compiled_add_rms_norm, liger_add_rms_norm, t
 from kernels.ops.norms.tuning import backward_candidates, candidates
 from kernels.ops.shared.arguments import check_norm, check_residual
 from kernels.ops.shared.available import needs_gpu, needs_liger
-from kernels.ops.shared.operators import define, in_forward_mode, like, needs_gradient
+from kernels.ops.shared.operators import define, like
 from kernels.registry import Backward, Op, Pass, Variant, cases, named, register
 
 Tensor = torch.Tensor
@@ -55,6 +55,20 @@ def _launch(
     return forward(x, residual, weight, None, eps, centred=False)[:2]
 
 
+def _check(x: Tensor, residual: Tensor, weight: Tensor | None, _eps: float) -> None:
+    check_norm(x, weight, None)
+    check_residual(x, residual)
+
+
+def _trained(
+    x: Tensor, residual: Tensor, weight: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor]:
+    if residual is None:  # which norm_train takes
+        check_residual(x, residual)
+    y, h, *_ = norm_train(x, residual, weight, None, eps, False)
+    return y, h
+
+
 _operator = define(
     "add_rms_norm(Tensor x, Tensor residual, Tensor? weight, float eps) -> (Tensor, Tensor)",
     _launch,
@@ -63,6 +77,8 @@ _operator = define(
     of=["add_rmsnorm"],
     tensors=common.operator_dims("x", "residual", "weight"),
     independent="*",
+    checks=_check,
+    trained=_trained,
 )
 
 
@@ -78,15 +94,8 @@ def add_rms_norm(
     sum is rounded to x's dtype, and what is normalised is the rounded sum. If x and residual have
     different strides, both are copied first.
     """
-    check_norm(x, weight, None)
-    check_residual(x, residual)
-    if in_forward_mode():
-        return eager(x, residual, weight, eps)
-    if needs_gradient(x, residual, weight):
-        y, h, _, _ = norm_train(x, residual, weight, None, eps, False)
-    else:
-        y, h = _operator(x, residual, weight, eps)
-    return y, h
+    result: tuple[Tensor, Tensor] = _operator(x, residual, weight, eps)
+    return result
 
 
 BOTH = ("fwd", "bwd")
@@ -120,9 +129,10 @@ OP = register(
         backward=Backward(
             cost=common.backward_cost(TENSORS),
             tolerance=common.backward_tolerance(TENSORS),
-            cases=cases([(4096, 4096), (16384, 8192)], "bf16"),
+            cases=common.STEPS + cases([(4096, 4096), (16384, 8192)], "bf16"),
             candidates=backward_candidates(centred=False),
             differentiates=TENSORS,
+            train_cases=common.STEPS,
         ),
     )
 )

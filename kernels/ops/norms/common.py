@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from kernels.registry import Case, Cost, Shape, Tolerance
+from kernels.registry import Case, Cost, Shape, Tolerance, cases
 
 Tensor = torch.Tensor
 
@@ -31,6 +31,9 @@ LARGE: tuple[Shape, ...] = (
     (65536, 1024),
     (8192, 16384),
 )
+# A step of training, forward and backward as one call, and the backward of so few rows: here the
+# cost of a call from Python shows.
+STEPS = cases([(512, 1024)], "bf16")
 # Beside the suite: rows in tiles, and a few rows. Ragged rows of more than 16384 columns are left
 # out: on 8.0, 10.0 and 12.0 some keep 8 to 32 bytes in memory, since the assembler gives their
 # threads 80 to 128 registers and no more.

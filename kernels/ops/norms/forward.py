@@ -24,6 +24,29 @@ from kernels.ops.shared.rows import collapse_rows
 Tensor = torch.Tensor
 
 
+@triton.jit
+def load_summed(x_ptr, residual_ptr, h_ptr, x_offsets, h_offsets, mask):
+    # A part of a row in fp32; with a residual the rounded sum, which is stored too.
+    x = tl.load(x_ptr + x_offsets, mask=mask, other=0.0).to(tl.float32)
+    if residual_ptr is not None:
+        x += tl.load(residual_ptr + x_offsets, mask=mask, other=0.0).to(tl.float32)
+        h = x.to(h_ptr.dtype.element_ty)
+        tl.store(h_ptr + h_offsets, h, mask=mask)
+        x = h.to(tl.float32)  # what is normalised is what is stored: backward starts from it
+    return x
+
+
+@triton.jit
+def store_scaled(x_hat, weight_ptr, bias_ptr, y_ptr, cols, y_offsets, mask):
+    # The part's output from x̂.
+    y = x_hat
+    if weight_ptr is not None:
+        y *= tl.load(weight_ptr + cols, mask=mask, other=0.0).to(tl.float32)
+    if bias_ptr is not None:
+        y += tl.load(bias_ptr + cols, mask=mask, other=0.0).to(tl.float32)
+    tl.store(y_ptr + y_offsets, y.to(y_ptr.dtype.element_ty), mask=mask)
+
+
 @triton.jit(do_not_specialize=["n_inner_rows"])  # specialized to 1, a wide fp32 row spills
 def norm_row(
     x_ptr,
@@ -43,11 +66,14 @@ def norm_row(
     CENTRED: tl.constexpr,
     STRIDE_UNIT: tl.constexpr,
     BLOCK_COLS: tl.constexpr,
+    REST_COLS: tl.constexpr,
     WIDE_OFFSETS: tl.constexpr,
     TWO_ROW_STRIDES: tl.constexpr,
     LOAD_WEIGHTS_EARLY: tl.constexpr,
 ):
     # One program a row. The row is loaded once and stays in registers: that is the fusion.
+    # A row a little wider than a power of two is held as two blocks, the second of REST_COLS: 5000
+    # columns in 4096 + 1024 lanes, where one block would have 8192.
     # n_inner_rows rows lie x_inner_stride apart, and x_outer_stride leads to the next so many. With
     # one distance between all rows TWO_ROW_STRIDES is false. Row strides, and the width as
     # n_col_units, are counted in STRIDE_UNIT elements: so the compiler knows what divides every
@@ -59,40 +85,50 @@ def norm_row(
     if TWO_ROW_STRIDES:  # a division of 64 bits, on the way to the first load: only where needed
         x_row = row // n_inner_rows * x_outer_stride + row % n_inner_rows * x_inner_stride
     x_row *= STRIDE_UNIT
+    y_row = row * n_cols
     cols = tl.arange(0, BLOCK_COLS)
     mask = cols < n_cols
     x_cols = (cols.to(tl.int64) if WIDE_OFFSETS else cols) * x_col_stride
-    x = tl.load(x_ptr + x_row + x_cols, mask=mask, other=0.0).to(tl.float32)
+    x = load_summed(x_ptr, residual_ptr, h_ptr, x_row + x_cols, y_row + cols, mask)
+    if REST_COLS > 0:
+        rest = BLOCK_COLS + tl.arange(0, REST_COLS)
+        rest_mask = rest < n_cols
+        x_rest = (rest.to(tl.int64) if WIDE_OFFSETS else rest) * x_col_stride
+        x2 = load_summed(x_ptr, residual_ptr, h_ptr, x_row + x_rest, y_row + rest, rest_mask)
     if LOAD_WEIGHTS_EARLY:  # under way with the row; later they would be waited for once more
         if weight_ptr is not None:
             weight = tl.load(weight_ptr + cols, mask=mask, other=0.0)
         if bias_ptr is not None:
             bias = tl.load(bias_ptr + cols, mask=mask, other=0.0)
-    if residual_ptr is not None:
-        x += tl.load(residual_ptr + x_row + x_cols, mask=mask, other=0.0).to(tl.float32)
-        h = x.to(h_ptr.dtype.element_ty)
-        tl.store(h_ptr + row * n_cols + cols, h, mask=mask)
-        x = h.to(tl.float32)  # what is normalised is what is stored: backward starts from it
 
     if CENTRED:
-        mean = tl.sum(x, axis=0) / n_cols
+        total = tl.sum(x, axis=0)
+        if REST_COLS > 0:
+            total += tl.sum(x2, axis=0)
+        mean = total / n_cols
         # Masked lanes hold 0, not the mean: without the select each would add mean² to the sum.
         x = tl.where(mask, x - mean, 0.0)
+        if REST_COLS > 0:
+            x2 = tl.where(rest_mask, x2 - mean, 0.0)
         if mean_ptr is not None:
             tl.store(mean_ptr + row, mean)
-    inv_std = tl.rsqrt(tl.sum(x * x, axis=0) / n_cols + eps)
+    squares = tl.sum(x * x, axis=0)
+    if REST_COLS > 0:
+        squares += tl.sum(x2 * x2, axis=0)
+    inv_std = tl.rsqrt(squares / n_cols + eps)
     if inv_std_ptr is not None:
         tl.store(inv_std_ptr + row, inv_std)
-    y = x * inv_std
-    if weight_ptr is not None:
-        if not LOAD_WEIGHTS_EARLY:
-            weight = tl.load(weight_ptr + cols, mask=mask, other=0.0)
-        y *= weight.to(tl.float32)
-    if bias_ptr is not None:
-        if not LOAD_WEIGHTS_EARLY:
-            bias = tl.load(bias_ptr + cols, mask=mask, other=0.0)
-        y += bias.to(tl.float32)
-    tl.store(y_ptr + row * n_cols + cols, y.to(y_ptr.dtype.element_ty), mask=mask)
+    if LOAD_WEIGHTS_EARLY:
+        y = x * inv_std
+        if weight_ptr is not None:
+            y *= weight.to(tl.float32)
+        if bias_ptr is not None:
+            y += bias.to(tl.float32)
+        tl.store(y_ptr + y_row + cols, y.to(y_ptr.dtype.element_ty), mask=mask)
+    else:
+        store_scaled(x * inv_std, weight_ptr, bias_ptr, y_ptr, cols, y_row + cols, mask)
+    if REST_COLS > 0:
+        store_scaled(x2 * inv_std, weight_ptr, bias_ptr, y_ptr, rest, y_row + rest, rest_mask)
 
 
 @triton.jit
@@ -201,8 +237,11 @@ def forward(
     if residual is not None:
         residual = collapse_rows(residual).x
     block = configured or forward_block_of(rows, capability(x.device))
-    held = rows.n_cols <= block.cols
-    early = {"LOAD_WEIGHTS_EARLY": block.cols <= WEIGHTS_EARLY_UP_TO} if held else {}
+    held = rows.n_cols <= block.held
+    parts: dict[str, int | bool] = {}
+    if held:
+        early = block.cols <= WEIGHTS_EARLY_UP_TO and block.rest == 0
+        parts = {"REST_COLS": block.rest, "LOAD_WEIGHTS_EARLY": early}
     kernel, unit = norm_row if held else norm_tiles, rows.stride_unit
     with device_guard(x):
         kernel[(n_rows,)](
@@ -225,7 +264,7 @@ def forward(
             BLOCK_COLS=block.cols,
             WIDE_OFFSETS=rows.wide_offsets,
             TWO_ROW_STRIDES=rows.n_inner_rows < n_rows,
-            **early,
+            **parts,
             num_warps=block.num_warps,
         )
     return y, h, mean, inv_std

@@ -43,7 +43,7 @@ from kernels.ops.shared.available import (
     needs_liger,
 )
 from kernels.ops.shared.blocks import Block
-from kernels.ops.shared.operators import define, device_guard, in_forward_mode, like, needs_gradient
+from kernels.ops.shared.operators import define, device_guard, like
 from kernels.ops.shared.rows import one_row_stride
 from kernels.registry import Backward, Case, Op, Pass, Variant, cases, named, register
 
@@ -197,6 +197,8 @@ _operator = define(
     of=["layernorm"],
     tensors=common.operator_dims("x", "weight", "bias"),
     independent="*",
+    checks=lambda x, weight, bias, _eps: check_norm(x, weight, bias),
+    trained=lambda x, weight, bias, eps: norm_train(x, None, weight, bias, eps, True)[0],
 )
 
 
@@ -218,14 +220,7 @@ def layer_norm(
     differentiation PyTorch's operators compute it, one after the other, as in `eager`.
     NotImplementedError if a gradient that backward() made is differentiated again.
     """
-    check_norm(x, weight, bias)
-    if in_forward_mode():
-        return eager(x, weight, bias, eps)
-    result: Tensor
-    if needs_gradient(x, weight, bias):
-        result = norm_train(x, None, weight, bias, eps, True)[0]
-    else:
-        result = _operator(x, weight, bias, eps)
+    result: Tensor = _operator(x, weight, bias, eps)
     return result
 
 
@@ -275,9 +270,10 @@ OP = register(
         backward=Backward(
             cost=common.backward_cost(TENSORS),
             tolerance=common.backward_tolerance(TENSORS),
-            cases=cases(common.LARGE, "bf16") + cases([(4096, 4096)], "fp32"),
+            cases=common.STEPS + cases(common.LARGE, "bf16") + cases([(4096, 4096)], "fp32"),
             candidates=backward_candidates(centred=True),
             differentiates=TENSORS,
+            train_cases=common.STEPS,
         ),
     )
 )

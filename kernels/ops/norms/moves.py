@@ -30,7 +30,7 @@ def moves(names: Sequence[str]) -> Callable[[Case, str], Moves]:
             return _back(names, case)
         x = torch.empty(case.shape, dtype=case.dtype)
         block = forward_block_of(collapse_rows(x), capability(_CPU))
-        return _forward(names, case, in_tiles=case.shape[-1] > block.cols)
+        return _forward(names, case, in_tiles=case.shape[-1] > block.held)
 
     return of
 

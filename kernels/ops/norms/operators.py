@@ -1,9 +1,8 @@
 """How the norms that train meet PyTorch: an operator that keeps statistics, and its backward.
 
-A call that needs no gradient goes through an operator of its own name without an autograd formula,
-since a formula in Python costs every call some 10 µs on the host. One that needs gradients goes
-through `norm_train`, which keeps the mean and inv_std of each row, and back by `norm_backward`.
-Inside a transform of `torch.func` both are computed by PyTorch's operators.
+A call that needs no gradient goes through an operator of its own name, which keeps nothing. One
+that needs gradients goes through `norm_train`, which keeps the mean and inv_std of each row, and
+back by `norm_backward`. Inside a transform of `torch.func` PyTorch's operators compute both.
 """
 
 from __future__ import annotations
@@ -15,18 +14,25 @@ import torch
 from kernels.ops.norms import common
 from kernels.ops.norms.backward import backward
 from kernels.ops.norms.forward import forward
-from kernels.ops.shared.operators import (
-    LIBRARY,
-    define,
-    like,
-    refuse_second_derivative,
-)
+from kernels.ops.shared.arguments import check_norm, check_residual
+from kernels.ops.shared.operators import Gradient, define, like, refuse_second_derivative
 
 Tensor = torch.Tensor
 
-# The size of an output that an operator has no use for: of size 0, two would count as aliases.
-_NOTHING = 1
 _NORMS = ("layernorm", "rmsnorm", "add_layernorm", "add_rmsnorm")
+
+
+def _check(
+    x: Tensor,
+    residual: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    _eps: float,
+    _centred: bool,
+) -> None:
+    check_norm(x, weight, bias)
+    if residual is not None:
+        check_residual(x, residual)
 
 
 def _train(
@@ -36,12 +42,11 @@ def _train(
     bias: Tensor | None,
     eps: float,
     centred: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor]:
     y, h, mean, inv_std = forward(x, residual, weight, bias, eps, centred=centred, statistics=True)
     assert inv_std is not None
     # An operator must not return what it was given, so x is not returned as h.
-    h = x.new_empty(_NOTHING) if residual is None else h
-    return y, h, inv_std.new_empty(_NOTHING) if mean is None else mean, inv_std
+    return y, None if residual is None else h, mean, inv_std
 
 
 def _train_fake(
@@ -51,14 +56,11 @@ def _train_fake(
     bias: Tensor | None,
     eps: float,
     centred: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor]:
     rows = x.numel() // x.shape[-1]
-    h = x.new_empty(_NOTHING) if residual is None else like(x)
-    mean, inv_std = (
-        torch.empty(size, dtype=torch.float32, device=x.device)
-        for size in (rows if centred else _NOTHING, rows)
-    )
-    return like(x), h, mean, inv_std
+    inv_std = torch.empty(rows, dtype=torch.float32, device=x.device)
+    mean = like(inv_std) if centred else None
+    return like(x), None if residual is None else like(x), mean, inv_std
 
 
 def _train_composed(
@@ -68,7 +70,7 @@ def _train_composed(
     bias: Tensor | None,
     eps: float,
     centred: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor]:
     h = x if residual is None else x + residual
     h32 = h.float()
     mean = h32.mean(-1, keepdim=True)
@@ -77,11 +79,10 @@ def _train_composed(
     y = off * inv_std
     y = y if weight is None else y * weight
     y = y if bias is None else y + bias
-    nothing = h32.new_empty(_NOTHING)
     return (
         y.to(x.dtype),
-        x.new_empty(_NOTHING) if residual is None else h,
-        mean.flatten() if centred else nothing,
+        None if residual is None else h,
+        mean.flatten() if centred else None,
         inv_std.flatten(),
     )
 
@@ -96,8 +97,8 @@ def _backward(
     inv_std: Tensor,
     wants_weight: bool,
     wants_bias: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    dx, dweight, dbias = backward(
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    return backward(
         dy=dy,
         dh=dh,
         x=x,
@@ -107,12 +108,6 @@ def _backward(
         inv_std=inv_std,
         wants_weight=wants_weight,
         wants_bias=wants_bias,
-    )
-    nothing = inv_std.new_empty(_NOTHING)
-    return (
-        dx,
-        nothing if dweight is None else dweight,
-        inv_std.new_empty(_NOTHING) if dbias is None else dbias,
     )
 
 
@@ -126,9 +121,9 @@ def _backward_fake(
     inv_std: Tensor,
     wants_weight: bool,
     wants_bias: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    def of(parameter: Tensor | None, wanted: bool) -> Tensor:
-        return like(parameter) if parameter is not None and wanted else inv_std.new_empty(_NOTHING)
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    def of(parameter: Tensor | None, wanted: bool) -> Tensor | None:
+        return like(parameter) if parameter is not None and wanted else None
 
     return like(x), of(weight, wants_weight), of(bias, wants_bias)
 
@@ -143,7 +138,7 @@ def _backward_composed(
     inv_std: Tensor,
     wants_weight: bool,
     wants_bias: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
     rows, n_cols = (*x.shape[:-1], 1), x.shape[-1]
     dy32, inv_std = dy.float(), inv_std.reshape(rows)
     normed = (x.float() if mean is None else x.float() - mean.reshape(rows)) * inv_std
@@ -151,11 +146,10 @@ def _backward_composed(
     dx = g - normed * (g * normed).mean(-1, keepdim=True)
     dx = (dx if mean is None else dx - g.mean(-1, keepdim=True)) * inv_std
     dx = dx if dh is None else dx + dh
-    nothing = inv_std.new_empty(_NOTHING)
 
-    def summed(terms: Tensor, parameter: Tensor | None, wanted: bool) -> Tensor:
+    def summed(terms: Tensor, parameter: Tensor | None, wanted: bool) -> Tensor | None:
         if parameter is None or not wanted:
-            return nothing
+            return None
         return terms.reshape(-1, n_cols).sum(0).to(parameter.dtype)
 
     return (
@@ -163,28 +157,6 @@ def _backward_composed(
         summed(dy32 * normed, weight, wants_weight),
         summed(dy32, bias, wants_bias),
     )
-
-
-norm_train = define(
-    "norm_train(Tensor x, Tensor? residual, Tensor? weight, Tensor? bias, float eps, bool centred)"
-    " -> (Tensor, Tensor, Tensor, Tensor)",
-    _train,
-    _train_fake,
-    _train_composed,
-    of=_NORMS,
-    tensors=common.operator_dims("x", "residual", "weight", "bias"),
-    independent="*",
-)
-norm_backward = define(
-    "norm_backward(Tensor dy, Tensor? dh, Tensor x, Tensor? weight, Tensor? bias, Tensor? mean, "
-    "Tensor inv_std, bool wants_weight, bool wants_bias) -> (Tensor, Tensor, Tensor)",
-    _backward,
-    _backward_fake,
-    _backward_composed,
-    of=_NORMS,
-    tensors=common.operator_dims("dy", "dh", "x", "weight", "bias", "mean", "inv_std"),
-    independent="*",
-)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -200,17 +172,19 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 def _formula(
     ctx: Any,
     dy: Tensor | None,
-    dh: Tensor | None,
-    dmean: Tensor | None,
-    dinv_std: Tensor | None,
+    dh: Tensor | None = None,
+    dmean: Tensor | None = None,
+    dinv_std: Tensor | None = None,
 ) -> tuple[Tensor | None, ...]:
     x, weight, bias, mean, inv_std = ctx.saved_tensors
     for_x, for_residual, for_weight, for_bias, _, _ = ctx.needs_input_grad
     dx, dweight, dbias = dh if ctx.added else None, None, None
     if dy is not None:  # None where only the sum of x and residual is used further on
-        wants = for_weight, for_bias
-        dx, dweight, dbias = norm_backward(dy, dx, x, weight, bias, mean, inv_std, *wants)
-    dx = _through_statistics(dx, x, mean, inv_std, dmean, dinv_std)
+        dx, dweight, dbias = norm_backward(
+            dy, dx, x, weight, bias, mean, inv_std, for_weight, for_bias
+        )
+    if dmean is not None or dinv_std is not None:
+        dx = _through_statistics(dx, x, mean, inv_std, dmean, dinv_std)
     return (
         dx if for_x else None,
         dx if for_residual else None,
@@ -246,8 +220,27 @@ def _through_statistics(
     return more if dx is None else dx + more
 
 
-torch.library.register_autograd(
-    "fusing_kernels::norm_train", _formula, setup_context=_keep, lib=LIBRARY
+norm_train = define(
+    "norm_train(Tensor x, Tensor? residual, Tensor? weight, Tensor? bias, float eps, bool centred)"
+    " -> (Tensor, Tensor, Tensor, Tensor)",
+    _train,
+    _train_fake,
+    _train_composed,
+    of=_NORMS,
+    tensors=common.operator_dims("x", "residual", "weight", "bias"),
+    independent="*",
+    checks=_check,
+    gradient=Gradient(_keep, _formula, n_returned=2),
+)
+norm_backward = define(
+    "norm_backward(Tensor dy, Tensor? dh, Tensor x, Tensor? weight, Tensor? bias, Tensor? mean, "
+    "Tensor inv_std, bool wants_weight, bool wants_bias) -> (Tensor, Tensor, Tensor)",
+    _backward,
+    _backward_fake,
+    _backward_composed,
+    of=_NORMS,
+    tensors=common.operator_dims("dy", "dh", "x", "weight", "bias", "mean", "inv_std"),
+    independent="*",
 )
 refuse_second_derivative(
     "norm_backward", "norms have", "torch.nn.functional.layer_norm or rms_norm"

@@ -29,7 +29,7 @@ from kernels.ops.norms.peers import (
 from kernels.ops.norms.tuning import backward_candidates, candidates
 from kernels.ops.shared.arguments import check_norm
 from kernels.ops.shared.available import MAX_AUTOTUNE_CASES, needs_gpu, needs_helion, needs_liger
-from kernels.ops.shared.operators import define, in_forward_mode, like, needs_gradient
+from kernels.ops.shared.operators import define, like
 from kernels.registry import Backward, Op, Pass, Variant, cases, named, register
 
 Tensor = torch.Tensor
@@ -62,6 +62,8 @@ _operator = define(
     of=["rmsnorm"],
     tensors=common.operator_dims("x", "weight"),
     independent="*",
+    checks=lambda x, weight, _eps: check_norm(x, weight, None),
+    trained=lambda x, weight, eps: norm_train(x, None, weight, None, eps, False)[0],
 )
 
 
@@ -71,14 +73,7 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-5) -> Tens
     x: (..., N) in fp16, bf16 or fp32, any strides, N at least 1; weight: (N,) in one of these
     dtypes, or None. All else as `layer_norm`, gradients included.
     """
-    check_norm(x, weight, None)
-    if in_forward_mode():
-        return eager(x, weight, eps)
-    result: Tensor
-    if needs_gradient(x, weight):
-        result = norm_train(x, None, weight, None, eps, False)[0]
-    else:
-        result = _operator(x, weight, eps)
+    result: Tensor = _operator(x, weight, eps)
     return result
 
 
@@ -122,9 +117,10 @@ OP = register(
         backward=Backward(
             cost=common.backward_cost(TENSORS),
             tolerance=common.backward_tolerance(TENSORS),
-            cases=cases(common.LARGE, "bf16"),
+            cases=common.STEPS + cases(common.LARGE, "bf16"),
             candidates=backward_candidates(centred=False),
             differentiates=TENSORS,
+            train_cases=common.STEPS,
         ),
     )
 )

@@ -12,7 +12,7 @@ import triton
 from kernels.ops.norms.backward import backward
 from kernels.ops.norms.configurations import WIDEST, SharedRows, Teams
 from kernels.ops.norms.forward import forward
-from kernels.ops.shared.blocks import Block, blocks_to_try
+from kernels.ops.shared.blocks import Block, blocks_to_try, in_two
 from kernels.registry import Candidates, Case
 
 Tensor = torch.Tensor
@@ -39,6 +39,9 @@ def candidates(centred: bool) -> Candidates:
 
     def of(case: Case) -> dict[str, Any]:
         to_try = blocks_to_try(case.shape[-1], tiles=(16384, 8192))
+        for name, block in list(to_try.items()):
+            if (parts := in_two(block, case.shape[-1])) != block:
+                to_try[name.replace("row", f"{parts.cols} + {parts.rest}")] = parts
         return {name: functools.partial(run, block) for name, block in to_try.items()}
 
     return of

@@ -15,10 +15,17 @@ class Block:
     """Columns of a block, a power of two, and its warps.
 
     A row that the block holds is loaded once; a wider one is taken in tiles of so many columns.
+    With `rest`, a power of two too, a second block of so many columns stands beside it.
     """
 
     cols: int
     num_warps: int
+    rest: int = 0
+
+    @property
+    def held(self) -> int:
+        """The widest row that is loaded once."""
+        return self.cols + self.rest
 
 
 def first_fit(table: Sequence[Block], n_cols: int) -> Block | None:
@@ -28,6 +35,15 @@ def first_fit(table: Sequence[Block], n_cols: int) -> Block | None:
     """
     cols = triton.next_power_of_2(n_cols)
     return next((Block(cols, row.num_warps) for row in table if cols <= row.cols), None)
+
+
+def in_two(block: Block, n_cols: int) -> Block:
+    """Return two blocks that hold a row of `n_cols` with a quarter fewer lanes, else `block`."""
+    half = block.cols // 2
+    if not half < n_cols <= block.cols:
+        return block
+    rest = triton.next_power_of_2(n_cols - half)
+    return Block(half, block.num_warps, rest) if rest <= half // 2 else block
 
 
 def blocks_to_try(n_cols: int, tiles: Sequence[int]) -> dict[str, Block]:

@@ -24,7 +24,7 @@ BACKWARD = norms.UP_TO_16384
 TILES = Block(8192, 8)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1024)
 def forward_block(n_cols: int, capability: tuple[int, int]) -> Block:
     """Return the block of the forward kernel for a row of `n_cols` on a card."""
     return first_fit(for_card(FORWARD, capability), n_cols) or TILES
@@ -35,7 +35,7 @@ def forward_block_of(rows: Rows, capability: tuple[int, int]) -> Block:
     return TILES if norms.wide_and_ragged(rows) else forward_block(rows.n_cols, capability)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1024)
 def backward_block(n_cols: int) -> Block:
     """Return the block of the backward kernel for a row of `n_cols`."""
     return first_fit(BACKWARD, n_cols) or TILES

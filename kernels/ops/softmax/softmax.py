@@ -14,21 +14,20 @@ Source: Milakov, Gimelshein, "Online normalizer calculation for softmax" (arXiv:
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
 import torch
 
 from kernels.launch import capability
-from kernels.ops.norms.common import BEYOND, SHAPES
+from kernels.ops.norms.common import BEYOND, SHAPES, STEPS
 from kernels.ops.shared.arguments import check_norm
 from kernels.ops.shared.available import MAX_AUTOTUNE_CASES, needs_gpu, needs_helion
 from kernels.ops.shared.operators import (
-    LIBRARY,
+    Gradient,
     define,
-    in_forward_mode,
     like,
-    needs_gradient,
     refuse_second_derivative,
 )
 from kernels.ops.shared.rows import collapse_rows
@@ -82,20 +81,29 @@ def eager_backward(dy: Tensor, y: Tensor) -> Tensor:
     return (y32 * (dy32 - (dy32 * y32).sum(-1, keepdim=True))).to(y.dtype)
 
 
-# One operator for each case, since an autograd formula in Python costs every call some 10 µs: the
-# first has none, and is called where nobody asks for a gradient.
-_operator, _operator_with_grad = (
-    define(
-        f"{name}(Tensor x) -> Tensor",
-        softmax_forward,
-        like,
-        eager,
-        of=["softmax"],
-        tensors={"x": "*N"},
-        independent="*",
-    )
-    for name in ("softmax", "softmax_with_grad")
+def _save(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+    ctx.save_for_backward(output)
+
+
+def _formula(ctx: Any, dy: Tensor) -> Any:
+    return _backward_operator(dy, *ctx.saved_tensors)
+
+
+_define = functools.partial(
+    define,
+    launch=softmax_forward,
+    fake=like,
+    composed=eager,
+    of=["softmax"],
+    tensors={"x": "*N"},
+    independent="*",
+    checks=lambda x: check_norm(x, None, None),
 )
+# One operator for each case: the second keeps nothing, and answers where no gradient is asked for.
+_operator_with_grad = _define(
+    "softmax_with_grad(Tensor x) -> Tensor", gradient=Gradient(_save, _formula)
+)
+_operator = _define("softmax(Tensor x) -> Tensor", trained=_operator_with_grad)
 _backward_operator = define(
     "softmax_backward(Tensor dy, Tensor y) -> Tensor",
     softmax_backward,
@@ -104,19 +112,6 @@ _backward_operator = define(
     of=["softmax"],
     tensors={"dy": "*N", "y": "*N"},
     independent="*",
-)
-
-
-def _save(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-    ctx.save_for_backward(output)
-
-
-def _gradient(ctx: Any, dy: Tensor) -> Any:
-    return _backward_operator(dy, *ctx.saved_tensors)
-
-
-torch.library.register_autograd(
-    "fusing_kernels::softmax_with_grad", _gradient, setup_context=_save, lib=LIBRARY
 )
 refuse_second_derivative("softmax_backward", "softmax has", "torch.softmax")
 
@@ -136,10 +131,7 @@ def softmax(x: Tensor) -> Tensor:
     one of up to 32768 is read once too, if all rows start at multiples of 16 bytes. Leading
     dimensions that don't collapse to two strides are copied first, which is one more launch.
     """
-    check_norm(x, None, None)
-    if in_forward_mode():
-        return eager(x)
-    result: Tensor = (_operator_with_grad if needs_gradient(x) else _operator)(x)
+    result: Tensor = _operator(x)
     return result
 
 
@@ -253,9 +245,10 @@ OP = register(
         backward=Backward(
             cost=backward_cost,
             tolerance=gradient_tolerance,
-            cases=cases([(4096, 4096), (16384, 8192), (8192, 16384)], "bf16"),
+            cases=STEPS + cases([(4096, 4096), (16384, 8192), (8192, 16384)], "bf16"),
             candidates=backward_candidates,
             differentiates=("x",),
+            train_cases=STEPS,
         ),
     )
 )
