@@ -58,8 +58,8 @@ WEIGHTS_EARLY_UP_TO = 4096
 
 
 # Narrow rows by the thousand: two warps a row wait less in its sums. On few rows four are quicker.
-# 65536×1024, 9.0: H200 2: 67.9, 1: 67.9, 4: 72.9 (69.6); H100 4: 93.2, 2: 93.7 (93.5)
-# 512×1024, H100: 4: 3.1, 2: 3.3
+# 65536×1024: H200 2: 67.6, 1: 67.9, 4: 73.0 (69.5); H100 4: 93.2, 2: 93.7 (93.5)
+# 512×1024: H200 2: 2.7, 4: 2.8; H100 4: 3.1, 2: 3.3
 MANY_ROWS = 16384
 NARROW = Block(1024, 2)
 
@@ -76,13 +76,19 @@ def forward_block_of(rows: Rows, capability: tuple[int, int]) -> Block:
     if wide_and_ragged(rows):
         return RAGGED
     block = forward_block(rows.n_cols, capability)
-    if block.cols == NARROW.cols and rows.n_rows >= MANY_ROWS and capability >= (9, 0):
+    if narrow_and_many(rows, block, capability):
         block = NARROW
-    # H200, LayerNorm, bf16, µs: 4096×5000 as 4096 + 1024 with 8 warps 25.8, 4: 24.7, as one block of
-    #   8192: 30.4 (a copy 26.1); 16384×5000: 8: 90.9, 4: 84.8, one block: 105.1 (96.8)
+    # H200, LayerNorm, bf16, µs: 4096×5000 as 4096 + 1024: 4 warps 25.5, 8: 26.5; as one block of
+    #   8192: 8: 30.3, 16: 33.0 (26.0). 8192×12288 as 8192 + 4096: 8: 102.5, 16: 119.6; as one of
+    #   16384: 8: 123.1, 16: 125.5 (99.6). 8192×6144 in two: 4: 53.6, in one: 58.7 (50.3)
     block = in_two(block, rows.n_cols)
     # 32 numbers of 4 bytes a thread are too many for the 64 registers that 1024 threads have.
     return block if block.held * rows.x.element_size() <= 65536 else UP_TO_16384[-1]
+
+
+def narrow_and_many(rows: Rows, block: Block, capability: tuple[int, int]) -> bool:
+    """Whether `NARROW` takes the place of a row's block."""
+    return block.cols == NARROW.cols and rows.n_rows >= MANY_ROWS and capability >= (9, 0)
 
 
 def wide_and_ragged(rows: Rows) -> bool:

@@ -38,12 +38,15 @@ def first_fit(table: Sequence[Block], n_cols: int) -> Block | None:
 
 
 def in_two(block: Block, n_cols: int) -> Block:
-    """Return two blocks that hold a row of `n_cols` with a quarter fewer lanes, else `block`."""
+    """Return two blocks that hold a row of `n_cols` with a quarter fewer lanes, else `block`.
+
+    They have half the warps: a thread then holds at least as many elements as one of `block`.
+    """
     half = block.cols // 2
     if not half < n_cols <= block.cols:
         return block
     rest = triton.next_power_of_2(n_cols - half)
-    return Block(half, block.num_warps, rest) if rest <= half // 2 else block
+    return Block(half, max(1, block.num_warps // 2), rest) if rest <= half // 2 else block
 
 
 def blocks_to_try(n_cols: int, tiles: Sequence[int]) -> dict[str, Block]:
