@@ -20,6 +20,7 @@ _PLACES = {
     "measured": "measuring.shown:measured",
     "recorded": "measuring.shown:recorded",
     "recordings": "records.data:recordings",
+    "host_costs": "measuring.host_cost:host_costs",
     "lab_report": "records.lab_report",
     # figures and explorers
     "plots": "drawing.plots",

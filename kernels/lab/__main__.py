@@ -51,6 +51,12 @@ def _profile(arguments: argparse.Namespace) -> int:
     )
 
 
+def _host(arguments: argparse.Namespace) -> int:
+    from kernels.lab.measuring import host_cost
+
+    return host_cost.run(arguments.out, arguments.seconds)
+
+
 def _gpu(arguments: argparse.Namespace) -> int:
     from kernels.lab.measuring import gpu_run
 
@@ -151,6 +157,11 @@ def _parser() -> argparse.ArgumentParser:
     profile.add_argument("--out", type=Path, help="where <gpu>/<suite>.csv lies (book/data)")
     profile.add_argument("--profile-seconds", type=float, default=150.0, help="ncu's budget (150)")
     profile.set_defaults(run=_profile)
+
+    host = commands.add_parser("host", help="what a call from Python costs, and its parts")
+    host.add_argument("--out", type=Path, help="write <out>/<gpu>/host.json (book/data)")
+    host.add_argument("--seconds", type=float, default=0.5, help="a call's budget (0.5)")
+    host.set_defaults(run=_host)
 
     gpu = commands.add_parser("gpu", help="GPU tests and every suite, left in one archive")
     gpu.add_argument("--out", type=Path, help="folder of the files and the archive (_build/gpu)")

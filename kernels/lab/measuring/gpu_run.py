@@ -149,9 +149,12 @@ def run(out: Path | None, chosen: Sequence[str], seconds: float, tests: bool) ->
         took = time.perf_counter() - began
         say(f"[{number}/{steps}] suite {name}: exit code {code}  ({took:.0f} s)")
         keep()
+    code, _ = _stream([sys.executable, "-m", "kernels.lab", "host", "--out", str(folder)])
+    record["host"] = code
     path = keep()
     say(_table(folder, slug, names))
     failed = [f"suite {name}" for name, code in record["suites"].items() if code]
+    failed += ["host"] if record["host"] else []
     if record["tests"] and record["tests"]["passed"] is False:
         failed.insert(0, f"GPU tests ({record['tests']['told']})")
     say(

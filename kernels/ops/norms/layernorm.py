@@ -189,7 +189,7 @@ def _launch(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -
 
 
 # Through the dispatcher, so that fake tensors, ledgers and torch.compile see one operator.
-_operator = define(
+CALL = define(
     "layer_norm(Tensor x, Tensor? weight, Tensor? bias, float eps) -> Tensor",
     _launch,
     lambda x, weight, bias, eps: like(x),
@@ -220,7 +220,7 @@ def layer_norm(
     differentiation PyTorch's operators compute it, one after the other, as in `eager`.
     NotImplementedError if a gradient that backward() made is differentiated again.
     """
-    result: Tensor = _operator(x, weight, bias, eps)
+    result: Tensor = CALL(x, weight, bias, eps)
     return result
 
 
