@@ -6,7 +6,8 @@ import torch
 from kernels import passes
 from kernels.hardware import LIMITS
 from kernels.lab.counting import op_ledger, traffic
-from kernels.launch import assume_capability, recording
+from kernels.lab.measuring.correctness import gradient_errors
+from kernels.launch import assume_capability, interpreting, recording
 from kernels.launch.triton_compile import compile_launch
 from kernels.ops.norms import configurations
 from kernels.ops.norms.add_layernorm import add_layer_norm
@@ -16,7 +17,7 @@ from kernels.ops.norms.configurations import SharedRows, Teams
 from kernels.ops.norms.forward import forward
 from kernels.ops.norms.layernorm import layer_norm
 from kernels.ops.norms.rmsnorm import rms_norm
-from kernels.registry import get
+from kernels.registry import Case, get
 from tests.ops.test_layernorm import layouts
 from tests.ops.test_softmax import assert_no_worse_than_torch, assert_within, cast
 
@@ -124,6 +125,23 @@ def test_partial_sums_of_any_number_of_rows(rows, block_rows):
     x_hat = (x - mean[:, None]) * inv_std[:, None]
     for one, truth in zip(told[1:], ((dy * x_hat).sum(0), dy.sum(0)), strict=True):
         torch.testing.assert_close(one, truth, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("rows", "n_cols"), [(128, 24), (200, 100), (130, 33), (5, 9000)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
+def test_few_rows_are_summed_in_the_launch_that_takes_them(rows, n_cols, dtype):
+    op = OPS["add_layernorm"]
+    inputs = op.make(Case((rows, n_cols), dtype), "cpu", 3)
+    step = passes.bind(op, op.variant("fused"), inputs, "bwd", 3)
+    with interpreting() as seen:
+        found = step()
+    assert [launch.name for launch in seen] == ["norm_backward_wide"]
+    names = passes.differentiated(op, inputs)
+    above = passes.upstream(step.outputs, 3)
+    errors = gradient_errors(op, (rows, n_cols), inputs, above, found)
+    for name in names:
+        bound = op.gradient_tolerance(name, dtype, (rows, n_cols))
+        assert errors[name] <= bound.relative_norm, name
 
 
 @pytest.mark.parametrize("name", OPS)

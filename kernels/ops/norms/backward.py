@@ -85,15 +85,17 @@ def backward(
                 num_warps=chosen.num_warps,
             )
         else:
-            teams = -(-rows // chosen.rows_per_team)
+            team_rows = min(rows, chosen.rows_per_team)
+            teams = -(-rows // team_rows)
             sum_programs = -(-n_cols // chosen.sum_cols) if any(wanted) else 0
-            parts = _partials(teams, n_cols, wanted, x.device)
-            norm_backward_wide[(teams * (chosen.rows_per_team + sum_programs),)](
+            alone = teams == 1
+            parts = [dweight, dbias] if alone else _partials(teams, n_cols, wanted, x.device)
+            norm_backward_wide[(teams * (team_rows + sum_programs),)](
                 *given,
                 *parts,
                 **strides,
                 n_rows=rows,
-                rows_per_team=chosen.rows_per_team,
+                rows_per_team=team_rows,
                 sum_programs=sum_programs,
                 n_col_units=n_cols // unit,
                 STRIDE_UNIT=unit,
@@ -102,6 +104,8 @@ def backward(
                 SUM_COLS=chosen.sum_cols,
                 num_warps=chosen.num_warps,
             )
+            if alone:
+                return dx, dweight, dbias
         _finish(parts, dweight, dbias)
     return dx, dweight, dbias
 

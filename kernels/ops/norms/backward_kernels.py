@@ -185,10 +185,13 @@ def sum_columns(
             dweight += dy * x_hat * tl.load(inv_std_ptr + rows, mask=row_mask, other=0.0)
         if dbias_ptr is not None:
             dbias += dy
+    # Partial sums of a team in fp32; where one team takes all rows, gradients in their own dtype.
     if dweight_ptr is not None:
-        tl.store(dweight_ptr + out_cols, tl.sum(dweight, axis=0), mask=out_cols < n_cols)
+        out = tl.sum(dweight, axis=0).to(dweight_ptr.dtype.element_ty)
+        tl.store(dweight_ptr + out_cols, out, mask=out_cols < n_cols)
     if dbias_ptr is not None:
-        tl.store(dbias_ptr + out_cols, tl.sum(dbias, axis=0), mask=out_cols < n_cols)
+        out = tl.sum(dbias, axis=0).to(dbias_ptr.dtype.element_ty)
+        tl.store(dbias_ptr + out_cols, out, mask=out_cols < n_cols)
 
 
 @triton.jit
@@ -216,7 +219,8 @@ def norm_backward_wide(
     # Rows that leave no room for their sums. Programs start in the order of their numbers (which
     # CUDA does not promise, but only the speed depends on it), so they come in teams: of a team
     # rows_per_team programs write dx, a row each, and right behind them sum_programs others sum up
-    # the same rows, SUM_COLS columns each, while the L2 cache still has x and dy.
+    # the same rows, SUM_COLS columns each, while the L2 cache still has x and dy. Few rows are one
+    # team, whose sums are the gradients: no second kernel.
     n_cols = n_col_units * STRIDE_UNIT
     team = (tl.program_id(0) // (rows_per_team + sum_programs)).to(tl.int64)
     member = tl.program_id(0) % (rows_per_team + sum_programs)

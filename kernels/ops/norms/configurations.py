@@ -7,7 +7,7 @@ older card. What `python -m kernels.lab tune` compares stands in `tuning`.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import triton
 
@@ -176,6 +176,11 @@ WIDE_SINGLE = Teams(block_cols=4096, num_warps=16, sum_rows=8, sum_cols=512, row
 # bf16 8192×12289 (205): 2048, 4, 4×512, 64: 461; 8 warps: 466; 4096, 8, 4×1024: 547
 WIDE_RAGGED = Teams(block_cols=2048, num_warps=4, sum_rows=4, sum_cols=512, rows_per_team=64)
 
+# Some hundred rows are one team: a launch of its own for the sums would cost more than it takes.
+FEW_ROWS = range(128, 1025)
+FEW_UP_TO = 4096  # columns; not timed yet
+FEW = Teams(block_cols=4096, num_warps=4, sum_rows=64, sum_cols=32, rows_per_team=FEW_ROWS[-1])
+
 # What the stages of a pipeline share, bytes of a block.
 SHARED_BYTES = {divmod(card, 10): limits.shared_bytes_per_block for card, limits in LIMITS.items()}
 _SHARED_KEPT = 4096  # bytes of it that stay free for what reductions exchange
@@ -222,6 +227,8 @@ def backward_configuration(
         if itemsize == 4:
             return WIDE_SINGLE
         return WIDE_HALF if block == ONE_SUM else WIDER_HALF
+    if n_cols <= FEW_UP_TO and rows in FEW_ROWS:
+        return replace(FEW, block_cols=block, num_warps=max(1, min(4, block // 256)))
     tile = for_card(BACKWARD, capability)
     # Few rows are spread over the SMs rather than put into whole tiles.
     block_rows = max(1, min(tile.elements // block, triton.next_power_of_2(-(-rows // sms))))

@@ -69,6 +69,8 @@ def _back(names: Sequence[str], case: Case) -> Moves:
     ideal = backward_cost(names)(case).bytes_ideal
     if not isinstance(plan, SharedRows):
         teams = -(-rows // plan.rows_per_team)
+        if teams == 1:
+            return Moves(1, unique=ideal)
         return Moves(2, unique=ideal + 2 * teams * n_sums * n_cols * _FP32)
     programs, _ = shared_out(rows, plan.programs_per_sm * multiprocessors(_CPU), plan.block_rows)
     unique = ideal + 2 * programs * n_sums * n_cols * _FP32
