@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -186,7 +187,7 @@ class Plan:
         }  # fmt: skip
 
     def _written(self, tape: Tape) -> list[str]:
-        lines = self._allocations(tape, self._names)
+        lines = [*self._addresses(), *self._allocations(tape, self._names)]
         lines += [self._launch(n, taped, self._names) for n, taped in enumerate(tape.launches)]
         return [*lines, f"return {self._results(tape, self._names)}"]
 
@@ -197,11 +198,12 @@ class Plan:
             if value is None or isinstance(value, bool):
                 tests.append(f"a{number} is not {value}")
                 continue
-            names[f"c{number}"], names[f"t{number}"] = value, type(value)
-            tests.append(f"a{number}.__class__ is not t{number} or a{number} != c{number}")
+            told = self._constant(value, f"c{number}")
+            names[f"t{number}"] = type(value)
+            kind = type(value).__name__ if type(value) in (int, float, str) else f"t{number}"
+            tests.append(f"a{number}.__class__ is not {kind} or a{number} != {told}")
             if value == 0:  # and 0.0 equals −0.0
-                names[f"r{number}"], names["repr"] = repr(value), repr
-                tests.append(f"repr(a{number}) != r{number}")
+                tests.append(f"repr(a{number}) != {repr(value)!r}")
         tests.append("changes[0] != seen or active or modes()")
         tests.append("forward_ad._current_level >= 0")
         for number, kernel in enumerate(self._kernels):
@@ -217,12 +219,27 @@ class Plan:
         if self.device.type == "cuda" and torch.cuda.device_count() > 1:
             names["current"] = _device
             tests.append(f"current() != {self.device.index}")
-        odd = {n: off for n, off in self._aligned.items() if off}
-        even = [f"(p{n} := a{n}.data_ptr())" for n in self._tensors if n not in odd]
-        if even:
-            tests.append(f"({' | '.join(even)}) & 15")
-        tests += [f"(p{n} := a{n}.data_ptr()) & 15 != {off}" for n, off in odd.items()]
         return tests
+
+    def _addresses(self) -> list[str]:
+        """The addresses of the arguments, and what the compiler was told of them."""
+        lines = [f"p{n} = a{n}.data_ptr()" for n in self._tensors]
+        odd = {n: off for n, off in self._aligned.items() if off}
+        even = [f"p{n}" for n in self._tensors if n not in odd]
+        tests = [f"({' | '.join(even)}) & 15"] if even else []
+        tests += [f"p{n} & 15 != {off}" for n, off in odd.items()]
+        return [*lines, *(f"if {test}: return MISS" for test in tests)]
+
+    def _constant(self, value: Any, name: str) -> str:
+        """A value as it stands in the text: itself, where its text is the whole of it."""
+        if (
+            value is None
+            or type(value) in (bool, int, str)
+            or (type(value) is float and math.isfinite(value))
+        ):
+            return repr(value)
+        self._names[name] = value
+        return name
 
     def _allocations(self, tape: Tape, names: dict[str, Any]) -> list[str]:
         first = len(self._tensors) + len(self._constants)
@@ -251,11 +268,8 @@ class Plan:
                     base = base if how == "plain" else f"At({base})"
                     base = f"described({name}, {base})"
                 values.append(base)
-            elif value is None or type(value) in (bool, int):
-                values.append(repr(value))
             else:
-                names[name] = value
-                values.append(name)
+                values.append(self._constant(value, name))
         listed, grid = ", ".join(values), ", ".join(map(str, taped.grid))
         if how == "plain":
             names[f"launch{number}"] = functools.partial(taped.kernel[taped.grid], **taped.options)

@@ -11,6 +11,7 @@ import torch
 
 from book.tools import build
 from kernels.lab.counting import traffic
+from kernels.lab.measuring.host_cost import host_costs
 from kernels.lab.records.data import recordings
 from kernels.launch import recording
 from kernels.ops.norms import add_layernorm, configurations, layernorm, rmsnorm
@@ -294,6 +295,20 @@ def test_what_counts_is_bytes_of_rows_under_way_and_two_rows_do_better_than_one(
     for _, kilobytes, dram in enough:
         assert kilobytes == pytest.approx(62, abs=4)
         assert dram > 84
+
+
+def test_the_parts_of_a_call_are_as_the_page_tells_them():
+    for told in host_costs():
+        through, kept, own = told["parts_us"].values()
+        assert through["look up"] < through["specialise"] < through["launch"]
+        assert through["launch"] < 0.5 * through["whole"]
+        rest = 2 * kept["whole"] - sum(kept.values())
+        assert rest < 0.15 * kept["whole"]  # "almost no rest"
+        assert kept["whole"] < own["whole"]
+        times = {name: passes["fwd"] for name, passes in told["calls_us"].items()}
+        assert all(one["fused"] < 1.1 * one["torch"] for one in times.values())
+        for name in ("add_layernorm", "add_rmsnorm"):
+            assert times[name]["fused"] < 0.6 * times[name]["torch"]  # "half of"
 
 
 def test_small_norms_are_fast_in_a_graph_and_slow_from_python(row):

@@ -112,6 +112,30 @@ def test_the_report_tells_decisions_evidence_counters_and_boundary():
     assert "Noise asks for a rerun: layernorm 64x1000 fp32 over eager." in text
 
 
+def test_the_report_decides_on_calls_from_python_too():
+    recording = a_recording()
+    up = {"ratio": 0.5, "low": 0.4, "high": 0.6, "noise": 0.02, "pairs": 30}
+    up["verdict"] = NOT_SUPPORTED
+    recording.provenance["speed_ups_host"] = {"layernorm 64x1000 fp32": {"fused": {"torch": up}}}
+    assert (
+        "| layernorm: fused is faster than torch | 0 | 0 | 1 | 0.50 to 0.50 |"
+        in lab_report.decisions(recording, "host")
+    )
+
+
+def test_without_ratios_within_rounds_calls_from_python_are_judged_by_quantiles():
+    def timed(variant, p20, p50, p95):
+        times = {"time_us_p20": p20, "time_us_p50": p50, "time_us_p95": p95}
+        return a_row(variant=variant, timing="host", **times)
+
+    rows = [timed("fused", 9.0, 10.0, 11.0), timed("torch", 12.0, 20.0, 30.0)]
+    rows += [timed("eager", 10.0, 15.0, 20.0), timed("liger", 5.0, 6.0, 7.0)]
+    told = lab_report.decisions(Recording("a-card", "norms", tuple(rows), {}), "host")
+    assert "| layernorm: fused is faster than torch | 1 | 0 | 0 | 2.00 to 2.00 |" in told
+    assert "| layernorm: fused is faster than eager | 0 | 1 | 0 | 1.50 to 1.50 |" in told
+    assert "| layernorm: fused is faster than liger | 0 | 0 | 1 | 0.60 to 0.60 |" in told
+
+
 def test_the_report_tells_of_dram_bytes_that_are_another_commits():
     recording = a_recording()
     assert "profiled apart" not in lab_report.page(recording)

@@ -163,7 +163,7 @@ def _fill(bench: Bench, cells: Sequence[Cell], record: dict[str, Any]) -> None:
     bench.rows, flagged, rejected = verdicts.judge(bench.rows, bench.stream.l2_bytes)
     record["calls_in_graph"] = bench.calls_in_graph
     record["copies_us"], record["timelines"] = bench.copies, bench.timelines
-    record["speed_ups"] = bench.speed_ups
+    record["speed_ups"], record["speed_ups_host"] = bench.speed_ups, bench.speed_ups_host
     record["cache_effects"], record["rejected"] = flagged, rejected
     for sentence in flagged:
         say(f"cache effect  {sentence}")

@@ -97,7 +97,8 @@ class Bench:
         self.rows: list[Row] = []
         self.calls_in_graph: dict[str, int] = {}  # of each cell
         self.copies: dict[str, dict[str, float]] = {}  # of each cell: both copies' medians, µs
-        self.speed_ups: dict[str, dict[str, Any]] = {}  # of each cell
+        self.speed_ups: dict[str, dict[str, Any]] = {}  # of each cell, in a graph
+        self.speed_ups_host: dict[str, dict[str, Any]] = {}  # and from Python
         self.timelines: dict[str, list[profile.Event]] = {}  # of each variant of a cell
         self.problems: list[str] = []  # what failed or came out wrong: exit code 1
         self.dead = False  # after an error that ends the device's service to this process
@@ -258,6 +259,7 @@ class Bench:
         self._keep_one_copy(cell, samples, errors)
         if "graph" in samples:
             self.speed_ups[cell.name] = paired_ratios.speed_ups(samples["graph"])
+        self.speed_ups_host[cell.name] = paired_ratios.speed_ups(samples["host"])
         return [
             Row(
                 *(cell.key[0], name, *cell.key[1:4]),

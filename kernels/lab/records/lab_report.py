@@ -19,9 +19,31 @@ CLAIMED = "fused"
 OVER = ("eager", "torch", "compile", "compile_max_autotune", "liger", "helion")
 
 
-def _cells(recording: Recording) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = recording.provenance.get("speed_ups", {})
-    return found
+# How a decision is timed: {timing: where its paired ratios stand beside the rows}.
+TIMINGS = {"graph": "speed_ups", "host": "speed_ups_host"}
+
+
+def _cells(recording: Recording, timing: str = "graph") -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] | None = recording.provenance.get(TIMINGS[timing])
+    return _by_quantiles(recording, timing) if found is None else found
+
+
+def _by_quantiles(recording: Recording, timing: str) -> dict[str, dict[str, Any]]:
+    """Verdicts of a run that kept no paired ratios, from the rows: apart if p20 and p95 are."""
+    told: dict[str, dict[str, Any]] = {}
+    for row in recording.select(timing=timing, variant=CLAIMED):
+        for other in recording.select(timing=timing):
+            times = (row.time_us_p20, row.time_us_p50, row.time_us_p95)
+            base = (other.time_us_p20, other.time_us_p50, other.time_us_p95)
+            if other.cell != row.cell or other.variant not in OVER or None in (*times, *base):
+                continue
+            (p20, p50, p95), (base_p20, base_p50, base_p95) = times, base
+            verdict = SUPPORTED if p95 < base_p20 else RERUN  # type: ignore[operator]
+            told.setdefault(row.cell_name, {}).setdefault(CLAIMED, {})[other.variant] = {
+                "ratio": base_p50 / p50,  # type: ignore[operator]
+                "verdict": NOT_SUPPORTED if p20 > base_p95 else verdict,  # type: ignore[operator]
+            }
+    return told
 
 
 def _and_pass(told: str, pass_: str) -> str:
@@ -29,8 +51,11 @@ def _and_pass(told: str, pass_: str) -> str:
     return told if pass_ == "fwd" else f"{told} {pass_}"
 
 
-def decisions(recording: Recording) -> str:
-    """A row a claim: `fused` is faster than a baseline, over all cells of an operation and pass."""
+def decisions(recording: Recording, timing: str = "graph") -> str:
+    """A row a claim: `fused` is faster than a baseline, over all cells of an operation and pass.
+
+    `timing` is "graph", the device alone, or "host", a call from Python.
+    """
     lines = [
         "| claim | supported | rerun: noise | not supported | speed-up |",
         "|:--|--:|--:|--:|:--|",
@@ -40,7 +65,7 @@ def decisions(recording: Recording) -> str:
         for base in OVER:
             told = [
                 variants[CLAIMED][base]
-                for cell, variants in _cells(recording).items()
+                for cell, variants in _cells(recording, timing).items()
                 if cell in cells and base in variants.get(CLAIMED, {})
             ]
             if not told:
@@ -117,7 +142,8 @@ def boundary(recording: Recording) -> str:
     lines = [
         f"- One card, {told['card']['name']}, and one run, on {told['date'][:10]}. Another card "
         "may decide otherwise.",
-        "- Device time from a cold L2. A call from Python costs more; see the `host` rows.",
+        "- In a graph: device time from a cold L2. From Python: back to back, from a warm one; a "
+        "call takes the larger of what the host and the device need.",
         "- Noise asks for a rerun: " + ("; ".join(noisy) if noisy else "nowhere") + ".",
     ]
     if older := sources.age(told, sources.of_folder(ROOT)):
@@ -149,7 +175,13 @@ def page(recording: Recording) -> str:
         "",
         "## Decisions",
         "",
+        "In a CUDA graph, the device alone:",
+        "",
         decisions(recording),
+        "",
+        "From Python, the cost of the call included:",
+        "",
+        decisions(recording, "host"),
         "",
         "A claim is *supported* in a cell if the 95 % interval of the paired speed-up lies above 1 "
         "and the speed-up stands out of the noise.",
