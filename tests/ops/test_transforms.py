@@ -341,3 +341,32 @@ def test_the_variants_without_derivatives_say_so(name):
         for transform in ("jvp", "dual tensors", "vmap", "grad"):
             with pytest.raises(NotImplementedError, match="PyTorch's own operators"):
                 flat(TRANSFORMS[transform](case))
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_what_was_exported_without_gradients_loses_none_when_it_is_trained(name):
+    op = FUSED[name]
+    inputs = op.inputs(SHAPE, torch.float32, "cpu", seed=5)
+    wanted = op.backward.differentiates
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            for one in wanted[1:]:
+                setattr(self, one, torch.nn.Parameter(inputs[one]))
+
+        def forward(self, x):
+            given = {one: getattr(self, one) for one in wanted[1:]}
+            return as_tuple(op.variant("fused").fn(x=x, **given))[0]
+
+    with torch.no_grad():
+        exported = torch.export.export(Model(), (inputs["x"],)).module()
+        assert torch.equal(exported(inputs["x"]), Model()(inputs["x"]))
+    x = inputs["x"].clone().requires_grad_()
+    y, sentence = told(lambda: exported(x))
+    if sentence:
+        assert "would lose gradients" in sentence
+        return
+    y.sin().sum().backward()
+    leaves = [x, *exported.parameters()]
+    assert all(leaf.grad is not None and leaf.grad.abs().max() > 1e-3 for leaf in leaves)
