@@ -33,7 +33,7 @@ exercises: $(INSTALLED) ## put the first cell into every notebook, write exercis
 bench: $(INSTALLED) ## measure a suite on this machine's GPU: make bench SUITE=norms
 	@$(RUN) -m kernels.lab bench $(SUITE)
 
-gpu: ## GPU tests, their proofs and every suite with the machine's own Python, into one archive
+gpu: ## GPU tests, their proofs, three models and every suite with the machine's own Python, into one archive
 	@PYTHONPATH=. $(PYTHON) -m kernels.lab gpu
 
 clean: ## delete what was built (.venv stays)

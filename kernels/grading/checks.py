@@ -30,7 +30,7 @@ from kernels.grading.evidence import evidence
 from kernels.grading.faults import meaning, unwritten
 from kernels.grading.origin import own_kernels
 from kernels.grading.question import PLACEHOLDER, Attempt, NotAnswered, Wrong
-from kernels.lab.counting.aten import moves_bytes, tensors_in
+from kernels.lab.counting.operands import moves_bytes, tensors_in
 from kernels.launch import KernelError, LaunchError, Launches, interpreting
 from kernels.registry import dtype_name
 

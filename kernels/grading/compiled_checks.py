@@ -16,6 +16,7 @@ from kernels.grading.cases import Case, Run
 from kernels.grading.checks import call
 from kernels.grading.question import Attempt, Wrong
 from kernels.hardware import LIMITS, WARP_THREADS
+from kernels.lab.counting.compile_errors import reason
 from kernels.launch import assume_capability, recording
 from kernels.launch.triton_compile import compile_launch, ready
 
@@ -59,10 +60,12 @@ def compiles(attempt: Attempt, cases: Iterable[Case]) -> None:
             try:
                 built = compile_launch(launch, capability)
             except Exception as error:
+                cuda = isinstance(launch, CudaLaunch)
+                why = _last_line(error) if cuda else reason(error).rstrip(".")
                 raise Wrong(
-                    f"{where} does not compile: {_last_line(error)}.",
+                    f"{where} does not compile: {why}.",
                     "It is right on the CPU: there g++ compiled it, and for a GPU NVRTC does."
-                    if isinstance(launch, CudaLaunch)
+                    if cuda
                     else "It is right when it is interpreted: the interpreter takes all of Python, "
                     "a GPU only what Triton can compile.",
                 ) from None

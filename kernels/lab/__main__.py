@@ -57,6 +57,13 @@ def _host(arguments: argparse.Namespace) -> int:
     return host_cost.run(arguments.out, arguments.seconds)
 
 
+def _models(arguments: argparse.Namespace) -> int:
+    from kernels.lab.measuring.cell_bench import say
+    from kernels.lab.profiling import launched
+
+    return launched.run(arguments.out, say)
+
+
 def _gpu(arguments: argparse.Namespace) -> int:
     from kernels.lab.measuring import gpu_run
 
@@ -163,7 +170,11 @@ def _parser() -> argparse.ArgumentParser:
     host.add_argument("--seconds", type=float, default=0.5, help="a call's budget (0.5)")
     host.set_defaults(run=_host)
 
-    gpu = commands.add_parser("gpu", help="GPU tests and every suite, left in one archive")
+    models = commands.add_parser("models", help="record what three models launch on this GPU")
+    models.add_argument("--out", type=Path, help="write <out>/<gpu>/models.json (book/data)")
+    models.set_defaults(run=_models)
+
+    gpu = commands.add_parser("gpu", help="GPU tests and all that is recorded, in one archive")
     gpu.add_argument("--out", type=Path, help="folder of the files and the archive (_build/gpu)")
     gpu.add_argument("--suites", nargs="+", default=[], help="these suites only")
     gpu.add_argument("--seconds", type=float, default=0.5, help="a variant's budget a cell (0.5)")

@@ -98,6 +98,92 @@ def test_what_the_compiler_refuses_is_reported():
     assert built.registers == 0
 
 
+@triton.jit
+def ragged(x):
+    return tl.reshape(x, [3, 5])
+
+
+@triton.jit
+def calling_a_helper(x_ptr, y_ptr, BLOCK: tl.constexpr):
+    x = tl.load(x_ptr + tl.arange(0, BLOCK))
+    tl.store(y_ptr + tl.arange(0, BLOCK), ragged(x))
+
+
+@triton.jit
+def naming_nothing(x_ptr, y_ptr, BLOCK: tl.constexpr):
+    x = tl.load(x_ptr + tl.arange(0, BLOCK))
+    tl.store(y_ptr + tl.arange(0, BLOCK), nowhere(x))  # noqa: F821
+
+
+@triton.jit
+def asserting(x_ptr, y_ptr, BLOCK: tl.constexpr):
+    tl.static_assert(BLOCK == 3, "a block of three")
+    tl.store(y_ptr + tl.arange(0, 4), 0.0)
+
+
+@triton.jit
+def assembling(x_ptr, y_ptr, BLOCK: tl.constexpr):
+    x = tl.load(x_ptr + tl.arange(0, BLOCK))
+    y = tl.inline_asm_elementwise("nonsense $0, $1;", "=r,r", [x], tl.float32, True, 1)
+    tl.store(y_ptr + tl.arange(0, BLOCK), y)
+
+
+@triton.jit
+def packing(x_ptr, y_ptr, BLOCK: tl.constexpr):
+    x = tl.load(x_ptr + tl.arange(0, BLOCK))
+    y = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], tl.float32, True, 128)
+    tl.store(y_ptr + tl.arange(0, BLOCK), y)
+
+
+def line_of(kernel, text):
+    """The line in this file where a kernel has a text."""
+    lines = kernel.fn.__code__.co_firstlineno, kernel.src.splitlines()
+    return lines[0] + 1 + next(i for i, line in enumerate(lines[1]) if text in line)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "told"),
+    [
+        # in Python, told by an exception and its causes
+        (
+            calling_a_helper,
+            'calling_a_helper, line 3, "tl.store(y_ptr + tl.arange(0, BLOCK), ragged(x))", in '
+            'ragged, line 2, "return tl.reshape(x, [3, 5])": Shape element 0 must be a power of 2',
+        ),
+        (
+            naming_nothing,
+            'naming_nothing, line 3, "tl.store(y_ptr + tl.arange(0, BLOCK), nowhere(x))  '
+            '# noqa: F821": nowhere is not defined',
+        ),
+        (
+            asserting,
+            'asserting, line 2, "tl.static_assert(BLOCK == 3, "a block of three")": a block of '
+            "three",
+        ),
+        # by ptxas, for a line of the PTX
+        (
+            assembling,
+            f"test_aot.py, line {line_of(assembling, 'nonsense')}, in line LINE of the PTX: Not a "
+            f"name of any known instruction: 'nonsense'",
+        ),
+        # by MLIR, on stderr alone
+        (
+            packing,
+            f"test_aot.py, line {line_of(packing, 'mov')}: number of input elements 64 must be a "
+            f"multiple of the op's packed_element attribute, 128",
+        ),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_why_a_kernel_does_not_compile_is_told_with_its_line(kernel, told):
+    def refused(x, **_):
+        kernel[(1,)](x, torch.empty_like(x), BLOCK=64)
+
+    (built,) = aot.build(with_variant(refused, torch.float32, (1, 64)), (90,))
+    assert re.sub(r"line \d+ of the PTX", "line LINE of the PTX", built.error) == told
+    assert f"{kernel.__name__} does not compile: {built.error}" in built.fault
+
+
 def test_a_configuration_is_chosen_for_the_card_that_is_assumed():
     cpu = torch.device("cpu")
     assert capability(cpu) == (9, 0)

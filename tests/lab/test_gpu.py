@@ -9,7 +9,7 @@ import torch
 from kernels.lab import selection
 from kernels.lab.cards import devices
 from kernels.lab.measuring import gpu_run
-from kernels.lab.records.data import write_suite
+from kernels.lab.records.data import write_provenance, write_suite
 from tests.lab.test_data import a_row
 
 
@@ -54,6 +54,11 @@ def test_the_steps_and_the_exit_code(tmp_path, monkeypatch, capsys):
             lines = ["proofs: 3 of the 4 tests marked proves hold on t4\n", "1 passed\n"]
             log.write_text("".join(lines))
             return 0, lines
+        if command[3] == "models":
+            assert command[4:] == ["--out", str(tmp_path)]
+            (tmp_path / "t4").mkdir()
+            write_provenance(tmp_path / "t4" / "models.csv", {})
+            return 0, []
         write_suite(tmp_path / "t4" / f"{command[4]}.csv", [a_row()], {})
         return (1 if command[4] == "norms" else 0), []
 
@@ -69,6 +74,7 @@ def test_the_steps_and_the_exit_code(tmp_path, monkeypatch, capsys):
     assert names == {
         "gpu.json",
         "tests.log",
+        "t4/models.json",
         *(f"t4/{s}.{k}" for s in ("norms", "pointwise", "ceilings") for k in ("csv", "json")),
     }
     assert gpu_run.run(tmp_path, ["ceilings"], 0.1, False) == 0

@@ -30,6 +30,7 @@ from kernels import registry
 from kernels.cuda.cuda_compile import no_compiler
 from kernels.hardware import LIMITS
 from kernels.lab.cards.makers import CARDS
+from kernels.lab.counting.compile_errors import reason
 from kernels.lab.selection import RefusalError, load_ops
 from kernels.launch import Launch, assume_capability, recording
 from kernels.launch.binary import Specialization
@@ -48,8 +49,8 @@ class Built:
     `shapes` are those that run this very binary, and `passes` the passes: "fwd" without gradients,
     "train" a forward that keeps something for its backward, "bwd". `stack_bytes` is per thread,
     above 0 if registers spill. `shared_limit` is the most shared memory a block may have there, in
-    bytes. `matrix_instruction` is the PTX name, None if the arithmetic is plain. `error` is what
-    the compiler said if it refused; then all numbers are 0.
+    bytes. `matrix_instruction` is the PTX name, None if the arithmetic is plain. `error` is why
+    the compiler refused, with the line; then all numbers are 0.
     """
 
     op: str
@@ -181,8 +182,7 @@ def _build(job: Job) -> Built:
     try:
         compiled = wanted.compile()
     except Exception as error:  # whatever Triton or ptxas raises is what the reader is told
-        text = str(error).strip().splitlines() or [""]
-        known["error"] = f"{type(error).__name__}: {text[0]}"
+        known["error"] = reason(error, wanted.compile)
     else:
         for name in ("num_warps", "registers", "stack_bytes", "shared_bytes", "matrix_instruction"):
             known[name] = getattr(compiled, name)

@@ -7,204 +7,25 @@ allocation. An operator of this package counts through the launches of its kerne
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_map
 
-from kernels.lab.counting import traffic
-from kernels.lab.counting.by_rows import by_rows
-from kernels.lab.counting.fake_cuda import (
-    FakeCudaMode,
-    SpelledMode,
-    differentiable_fakes,
-    no_context,
-)
-from kernels.lab.counting.ledger import Ledger, Step, TensorTraffic
+from kernels.lab.counting.counter import Counter
+from kernels.lab.counting.fake_cuda import differentiable_fakes, in_place_of, no_context
+from kernels.lab.counting.ledger import Ledger
+from kernels.lab.counting.operands import tensors_in
+from kernels.lab.counting.spelled import SpelledMode
 from kernels.passes import back
-from kernels.registry import Case, Op, operator
+from kernels.registry import Case, Op
 
-OURS = "fusing_kernels"
-# They allocate memory, or return what they were given: no bytes move.
-_FREE = (
-    *("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided"),
-    *("_unsafe_view", "lift_fresh"),
-)
-# They write their first argument without reading it.
-_OVERWRITES = ("copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "bernoulli_")
-# Of their first argument they read as many bytes as they return, and not all of it.
-_GATHERS = ("index", "index_select", "gather", "embedding")
-
-
-def distinct_bytes(tensor: torch.Tensor) -> int:
-    """The bytes of a view's distinct elements: an expanded dimension counts once."""
-    count = 1
-    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        count *= size if stride != 0 else min(size, 1)
-    return count * tensor.element_size()
-
-
-def tensors_in(values: Any) -> list[torch.Tensor]:
-    """The tensors anywhere inside an operator's arguments or results."""
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
-
-
-def moves_bytes(func: Any, inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> bool:
-    """Whether an operator reads or writes memory: views and allocations do not."""
-    space, name = func._schema.name.split("::")
-    if space == "prim" or name in _FREE:
-        return False
-    given = {tensor.untyped_storage()._cdata for tensor in inputs}
-    shared = all(tensor.untyped_storage()._cdata in given for tensor in outputs)
-    return func._schema.is_mutable or not outputs or not shared
-
-
-class _Counter(TorchDispatchMode):
-    """Write down a step for every operator that moves bytes."""
-
-    def __init__(self, names: dict[int, str]) -> None:
-        super().__init__()
-        self.steps: list[Step] = []
-        self.forgets = False  # whether steps are left out: a forward before its backward
-        self._written = 0  # operators so far, left out or not: they number the tensors they made
-        self._names = names
-        # Kept alive: a new storage must not get the identity of one that is gone.
-        self._seen: list[Any] = []
-
-    def _storage(self, tensor: torch.Tensor) -> int:
-        storage = tensor.untyped_storage()
-        self._seen.append(storage)
-        return storage._cdata
-
-    def _name(self, tensor: torch.Tensor, default: str) -> str:
-        return self._names.setdefault(self._storage(tensor), default)
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        result = func(*args, **kwargs)
-        if func.namespace == OURS:
-            steps = () if self.forgets else _count_ours(func, args, kwargs).steps
-            self.steps += steps
-            self._written += max(1, len(steps))
-            last = steps[-1].name if steps else func._schema.name.split("::")[1]
-            for tensor in tensors_in(result):
-                self._name(tensor, f"{last}_{self._written}")
-        else:
-            self._add(func, args, kwargs, result)
-        return result
-
-    def spelled(
-        self, operator: str, inputs: list[torch.Tensor], outputs: list[torch.Tensor]
-    ) -> None:
-        """Write down an operator that `SpelledMode` put in another's place and that did not run."""
-        self._write_down(operator, inputs, outputs, [])
-
-    def _add(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        operator = func._schema.name.split("::")[1]
-        inputs, outputs = tensors_in((args, kwargs)), tensors_in(result)
-        if not moves_bytes(func, inputs, outputs):
-            return
-        overwritten = tensors_in(kwargs.get("out")) if func._schema.is_mutable else []
-        if operator in _OVERWRITES:
-            overwritten.append(inputs[0])
-        unread = {id(tensor) for tensor in overwritten}
-        read = [tensor for tensor in inputs if id(tensor) not in unread]
-        self._write_down(operator, read, outputs, overwritten)
-
-    def _write_down(
-        self,
-        operator: str,
-        inputs: list[torch.Tensor],
-        outputs: list[torch.Tensor],
-        overwritten: list[torch.Tensor],
-    ) -> None:
-        self._written += 1
-        label = f"{operator.strip('_')}{self._written}"
-        traffic_of: dict[str, TensorTraffic] = {}
-        for number, tensor in enumerate(inputs):
-            size = distinct_bytes(tensor)
-            if operator in _GATHERS and number == 0:
-                size = min(size, sum(distinct_bytes(out) for out in outputs))
-            name = self._name(tensor, "constant")
-            read = TensorTraffic(name, read_unique=size, read_requested=size)
-            traffic_of[name] = max(traffic_of.get(name, read), read, key=lambda t: t.read_unique)
-        for number, tensor in enumerate(outputs or overwritten):
-            size = distinct_bytes(tensor)
-            name = self._name(tensor, label if number == 0 else f"{label}.{number}")
-            written = TensorTraffic(name, write_unique=size, write_requested=size)
-            traffic_of[name] = traffic_of.get(name, TensorTraffic(name)) + written
-        if not self.forgets:
-            self.steps.append(Step(operator, "aten", tuple(traffic_of.values())))
-
-
-def _count_ours(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ledger:
-    """Count one of this package's operators by its launches, on random CPU tensors.
-
-    Along the dimensions that it names as independent a few parts are counted, and extended.
-    """
-    known = operator(func._schema.name.split("::")[1])
-    names = [argument.name for argument in func._schema.arguments]
-    given = dict(zip(names, args, strict=False)) | kwargs
-    dims = known.tensors if known else {}
-    letter = known.independent[:1] if known else ""
-    whole = [n for n, d in dims.items() if letter in d and isinstance(given.get(n), torch.Tensor)]
-
-    def call(parts: int | None, make: Callable[[Sequence[int]], torch.Tensor]) -> Any:
-        def real(name: str, value: Any) -> Any:
-            if not isinstance(value, torch.Tensor):
-                return value
-            if parts is not None and letter in dims[name]:
-                return make(_shrunk(value, dims[name], letter, parts)).to(value.dtype)
-            steps = zip(value.shape, value.stride(), strict=True)
-            span = 1 + sum((size - 1) * stride for size, stride in steps if size)
-            return make((int(span),)).to(value.dtype).as_strided(value.shape, value.stride())
-
-        return functools.partial(func, **{name: real(name, value) for name, value in given.items()})
-
-    with torch.utils._python_dispatch._disable_current_modes():
-        if not letter or not all(given[name].is_contiguous() for name in whole):
-            return traffic.count(call(None, torch.randn))
-        return by_rows(
-            lambda parts: traffic.count(call(parts, torch.randn)),
-            lambda parts: call(parts, torch.empty),
-            _size(given[whole[0]], dims[whole[0]], letter),
-        )
-
-
-def _place(tensor: torch.Tensor, dims: str, letter: str) -> slice:
-    """The dimensions of a tensor that a letter stands for: one, or for `*` all that lead."""
-    after = len(dims) - dims.index(letter) - 1
-    end = tensor.dim() - after
-    return slice(dims.index(letter), end) if letter == "*" else slice(end - 1, end)
-
-
-def _size(tensor: torch.Tensor, dims: str, letter: str) -> int:
-    return math.prod(tensor.shape[_place(tensor, dims, letter)])
-
-
-def _shrunk(tensor: torch.Tensor, dims: str, letter: str, parts: int) -> list[int]:
-    """The tensor's shape with so many parts along a letter's dimension; `*` becomes one."""
-    place = _place(tensor, dims, letter)
-    return [*tensor.shape[: place.start], parts, *tensor.shape[place.stop :]]
-
-
-def _empty_cuda(value: Any) -> Any:
-    if not isinstance(value, torch.Tensor):
-        return value
-    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cuda")
-
-
-def _fake(value: Any) -> Any:
-    made = isinstance(value, FakeTensor) and value.device.type == "cuda"
-    return value if made else _empty_cuda(value)
+Tensor = torch.Tensor
 
 
 def fake_inputs(op: Op, case: Case) -> dict[str, Any]:
@@ -216,24 +37,38 @@ def fake_inputs(op: Op, case: Case) -> dict[str, Any]:
 def count(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Ledger:
     """Run `fn(*args, **kwargs)` on fake CUDA tensors and return the ledger of its operators.
 
-    Tensors among the arguments, real or fake, are replaced by fake ones of the same shape, strides
-    and dtype; the parameters and buffers of a `torch.nn.Module` likewise. A tensor is named after
-    its argument, or after the operator and step that made it (`sub3`). No GPU is touched.
+    Every tensor that `fn` meets, real or fake, is taken for one on the GPU and replaced by a fake
+    one of the same shape, strides and dtype: arguments, parameters and buffers of a
+    `torch.nn.Module`, attributes, tensors closed over. It runs without gradients. A tensor is named
+    after its argument, parameter or variable, or after the operator and step that made it (`sub3`).
+    No GPU is touched; where PyTorch goes by the card, it is that of `assume_capability`, the one at
+    hand or an H100. ValueError where what is launched goes by values, which fake tensors don't
+    have, unless they came from outside: a mask to index with is then taken for all True, and the
+    step's note says so.
     """
-    existing = [t.fake_mode for t in tensors_in((args, kwargs)) if isinstance(t, FakeTensor)]
-    with no_context(), existing[0] if existing else FakeTensorMode():
-        args, kwargs = tree_map(_fake, args), tree_map(_fake, kwargs)
-        names: dict[int, str] = {}
-        _remember(names, _named_arguments(fn, args, kwargs))
-        if isinstance(fn, torch.nn.Module):
-            state = {k: _fake(v) for k, v in fn.state_dict(keep_vars=True).items()}
-            _remember(names, state.items())
-            call: Callable[..., Any] = functools.partial(_call_with, fn, state)
-        else:
-            call = fn
-        with _Counter(names) as counter, torch.no_grad(), FakeCudaMode(counter.spelled):
-            call(*args, **kwargs)
+    with _counting(fn, args, kwargs) as (counter, call), torch.no_grad():
+        call()
     return Ledger(tuple(counter.steps), "aten")
+
+
+def count_training(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Ledger, Ledger]:
+    """The ledgers of a training step: of `fn(*args, **kwargs)` as `count`, and of the way back.
+
+    Each parameter, and each other tensor that requires a gradient, gets one, as by `backward()` on
+    a module whose gradients are None. Outputs of one number, losses, start with 1; other outputs
+    with a gradient named `dy`, or `dy1`, `dy2` if there are several. ValueError if no output
+    depends on a tensor that requires a gradient.
+    """
+    with _counting(fn, args, kwargs) as (counter, call):
+        with torch.enable_grad():
+            outputs = [one for one in tensors_in(call()) if one.requires_grad]
+        if not outputs:
+            raise ValueError("no output depends on a tensor that requires a gradient")
+        forward, counter.steps = tuple(counter.steps), []
+        wide = [one for one in outputs if one.dim()]
+        given = iter(counter.gradients_of(wide))
+        torch.autograd.backward(outputs, [next(given) if one.dim() else None for one in outputs])
+    return Ledger(forward, "aten"), Ledger(tuple(counter.steps), "aten")
 
 
 def count_backward(
@@ -245,34 +80,64 @@ def count_backward(
     named `dy`, or `dy1`, `dy2` if there are several; what the forward saved is named after the
     operator that made it.
     """
-
-    def gradients_of(outputs: Any) -> list[torch.Tensor]:
-        made = [torch.empty_like(output) for output in outputs]
-        many = len(made) > 1
-        _remember(names, ((f"dy{i}" if many else "dy", one) for i, one in enumerate(made, 1)))
-        return made
-
-    with no_context(), differentiable_fakes():
-        fakes = {name: _empty_cuda(value) for name, value in inputs.items()}
-        names: dict[int, str] = {}
-        _remember(names, fakes.items())
-        with _Counter(names) as counter, SpelledMode(counter.spelled):
-            counter.forgets = True
-            call = back(op, fn, fakes, gradients_of, again=pass_ == "train")
-            counter.forgets = False
-            call()
+    with _counting(fn, (), dict(inputs)) as (counter, call):
+        fakes = {name: tree_map(counter.fakes.of, value) for name, value in inputs.items()}
+        counter.forgets = True
+        called = functools.partial(_called_with, call)
+        back_again = back(op, called, fakes, counter.gradients_of, again=pass_ == "train")
+        counter.forgets = False
+        back_again()
     return Ledger(tuple(counter.steps), "aten")
 
 
-def _call_with(module: torch.nn.Module, state: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-    return torch.func.functional_call(module, state, args, kwargs)
+def _called_with(call: Callable[..., Any], **kwargs: Any) -> Any:
+    return call(**kwargs)
 
 
-def _remember(names: dict[int, str], named: Iterable[tuple[str, Any]]) -> None:
-    for name, value in named:
-        for number, tensor in enumerate(tensors_in(value)):
-            label = name if number == 0 else f"{name}[{number}]"
-            names[tensor.untyped_storage()._cdata] = label
+@contextlib.contextmanager
+def _counting(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[tuple[Counter, Callable[..., Any]]]:
+    """A block in which what runs is counted: yields the counter, and `fn` with its arguments.
+
+    Keywords that the call is given take the place of those of `kwargs`.
+    """
+    around = dict(_closed_over(fn))
+    met = [fn, *args, *kwargs.values(), *around.values()]
+    with no_context(), differentiable_fakes() as fakes:
+        given, named = tree_map(fakes.of, args), tree_map(fakes.of, kwargs)
+        counter = Counter(fakes)
+        counter.remember(_named_arguments(fn, given, named))
+        state = _state(met, around)
+        counter.remember((name, fakes.of(value)) for name, value in state)
+        modules = [one for one in met if isinstance(one, torch.nn.Module)]
+        with in_place_of(fakes, modules), counter, SpelledMode(counter, fakes).counting():
+            yield counter, functools.partial(fn, *given, **named)
+
+
+def _state(met: list[Any], around: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Parameters, buffers and tensors closed over, each with its name."""
+    prefixes = {id(value): f"{name}." for name, value in around.items()}
+    for one in met:
+        if isinstance(one, torch.nn.Module):
+            for name, value in one.state_dict(keep_vars=True).items():
+                yield prefixes.get(id(one), "") + name, value
+    for name, value in around.items():
+        if isinstance(value, Tensor):
+            yield name, value
+
+
+def _closed_over(fn: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+    """The tensors and modules that a function finds around it, by the name it has for them."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    try:
+        around = inspect.getclosurevars(fn)
+    except (TypeError, ValueError):  # a module or a builtin has none that can be seen
+        return
+    for name, value in {**around.globals, **around.nonlocals}.items():
+        if isinstance(value, Tensor | torch.nn.Module):
+            yield name, value
 
 
 def _named_arguments(

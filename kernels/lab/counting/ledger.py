@@ -169,7 +169,10 @@ class Ledger:
         return sum((step.tensor(name) for step in self.steps), TensorTraffic(name))
 
     def table(self) -> str:
-        """Return the ledger as a Markdown table: a row a step and tensor, a total at the end."""
+        """Return the ledger as a Markdown table: a row a step and tensor, a total at the end.
+
+        Below it stand the notes of steps, each once.
+        """
         head = "| step | tensor | reads, unique B | reads, asked B | writes, unique B |"
         lines = [head, "|:--|:--|--:|--:|--:|"]
         for number, step in enumerate(self.steps, 1):
@@ -182,7 +185,12 @@ class Ledger:
         lines.append(
             f"| **all** | | **{self.read_unique:,}** | **{asked:,}** | **{self.write_unique:,}** |"
         )
-        return "\n".join(lines)
+        noted: dict[str, list[str]] = {}
+        for number, step in enumerate(self.steps, 1):
+            if step.note:
+                noted.setdefault(f"{step.name}: {step.note}", []).append(str(number))
+        notes = [f"Step {', '.join(numbers)}, {told}." for told, numbers in noted.items()]
+        return "\n".join([*lines, *(["", *notes] if notes else [])])
 
     def _repr_markdown_(self) -> str:
         return self.table()

@@ -1,4 +1,4 @@
-"""What `make gpu` runs on a GPU machine: the GPU tests and every suite, left in one archive.
+"""What `make gpu` runs on a GPU machine: GPU tests, models and every suite, left in one archive.
 
 A proof is a row that a test marked `proves` leaves when it passes on a card: it holds while the
 sources that the test names stay as they were (see `kernels.lab.records.proofs`).
@@ -33,6 +33,8 @@ from kernels.paths import ROOT
 
 # Where tests marked `gpu` are; the other folders need what a GPU machine may not have.
 GPU_TESTS = ("tests/gpu", "tests/ops", "tests/test_philox.py")
+# What stands among the suites: what models launch, what a call from Python costs.
+BESIDE = ("models", "host")
 NO_TESTS_COLLECTED = 5  # pytest's exit code
 TABLE_DTYPES = ("bf16", "fp32")  # the last table stays short: the first of these a suite has
 
@@ -111,10 +113,19 @@ def _table(folder: Path, slug: str, names: Sequence[str]) -> str:
     return "\n\n".join(told)
 
 
-def run(out: Path | None, chosen: Sequence[str], seconds: float, tests: bool) -> int:
-    """Run the tests and the suites; return 0 if all passed, else 1.
+def _command(folder: Path, name: str, seconds: float) -> list[str]:
+    """The command that records a suite, or what stands beside the suites."""
+    command = [sys.executable, "-m", "kernels.lab"]
+    if name in BESIDE:
+        return [*command, name, "--out", str(folder)]
+    return [*command, "bench", name, "--out", str(folder), "--seconds", str(seconds)]
 
-    The archive is written anew after each step, so that a run cut short leaves what it had.
+
+def run(out: Path | None, chosen: Sequence[str], seconds: float, tests: bool) -> int:
+    """Run the tests, the suites and what stands beside them; return 0 if all passed, else 1.
+
+    Where suites are `chosen` they are all that is recorded. The archive is written anew after each step,
+    so that a run cut short leaves what it had.
     """
     for name in chosen:
         suite_ops(name)
@@ -124,7 +135,7 @@ def run(out: Path | None, chosen: Sequence[str], seconds: float, tests: bool) ->
     folder.mkdir(parents=True, exist_ok=True)
     card = devices.describe(torch.cuda.current_device())
     slug, date = card["slug"], provenance.utc_now()
-    names = list(chosen) or suites()
+    names = list(chosen) or [*BESIDE, *suites()]
     # A file system may keep whole seconds.
     began, started = time.perf_counter(), time.time() - 1
     record: dict[str, Any] = {"card": card, "date": date, "tests": None, "suites": {}}
@@ -134,27 +145,25 @@ def run(out: Path | None, chosen: Sequence[str], seconds: float, tests: bool) ->
         (folder / "gpu.json").write_text(text + "\n", encoding="utf-8")
         return archive(folder, slug, date[:10], started)
 
+    codes: dict[str, int] = {}
     steps = len(names) + tests
-    say(f"gpu: {card['name']}, {'tests and ' if tests else ''}suites {', '.join(names)}")
+    say(f"gpu: {card['name']}, {'tests, ' if tests else ''}{', '.join(names)}")
     if tests:
         say(f"[1/{steps}] GPU tests")
         record["tests"] = run_tests(folder / "tests.log", slug)
         say(f"[1/{steps}] {record['tests']['told']}  ({time.perf_counter() - began:.0f} s)")
         keep()
     for number, name in enumerate(names, 1 + tests):
-        say(f"[{number}/{steps}] suite {name}")
-        options = ["--out", str(folder), "--seconds", str(seconds)]
-        code, _ = _stream([sys.executable, "-m", "kernels.lab", "bench", name, *options])
-        record["suites"][name] = code
+        what = name if name in BESIDE else f"suite {name}"
+        say(f"[{number}/{steps}] {what}")
+        code, _ = _stream(_command(folder, name, seconds))
+        codes[what] = record["suites"][name] = code
         took = time.perf_counter() - began
-        say(f"[{number}/{steps}] suite {name}: exit code {code}  ({took:.0f} s)")
+        say(f"[{number}/{steps}] {what}: exit code {code}  ({took:.0f} s)")
         keep()
-    code, _ = _stream([sys.executable, "-m", "kernels.lab", "host", "--out", str(folder)])
-    record["host"] = code
     path = keep()
-    say(_table(folder, slug, names))
-    failed = [f"suite {name}" for name, code in record["suites"].items() if code]
-    failed += ["host"] if record["host"] else []
+    say(_table(folder, slug, [name for name in names if name not in BESIDE]))
+    failed = [what for what, code in codes.items() if code]
     if record["tests"] and record["tests"]["passed"] is False:
         failed.insert(0, f"GPU tests ({record['tests']['told']})")
     say(
