@@ -124,8 +124,8 @@ def _command(folder: Path, name: str, seconds: float) -> list[str]:
 def run(out: Path | None, chosen: Sequence[str], seconds: float, tests: bool) -> int:
     """Run the tests, the suites and what stands beside them; return 0 if all passed, else 1.
 
-    Where suites are `chosen` they are all that is recorded. The archive is written anew after each step,
-    so that a run cut short leaves what it had.
+    Where suites are `chosen` they are all that is recorded. The archive is written anew after each
+    step, so that a run cut short leaves what it had.
     """
     for name in chosen:
         suite_ops(name)
