@@ -27,6 +27,7 @@ _NOBODY, _SEVERAL, _ATOMIC = 0, -1, -2
 _ORDERED = "programs met at addresses that atomics may order; not judged"
 _EQUAL = "several programs stored one same value at one address"
 
+
 @dataclass(frozen=True)
 class Access:
     """One load, store or atomic of one program, on one argument: an entry of the trace.
@@ -188,9 +189,7 @@ class Arena:
             )
         self._mark(argument, kind, offsets, itemsize, place, data)
 
-    def _outside(
-        self, argument: _Argument, kind: str, offset: int, place: Place
-    ) -> KernelError:
+    def _outside(self, argument: _Argument, kind: str, offset: int, place: Place) -> KernelError:
         index = offset // argument.itemsize
         return KernelError(
             f"kernel {self.kernel!r}, argument {argument.name!r}, program {self.program}"

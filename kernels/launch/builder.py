@@ -49,7 +49,12 @@ class Options(types.SimpleNamespace):
     """A launch's options as the language asks for them; what is not given is as in upstream's."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
-        usual = {"num_warps": 4, "num_ctas": 1, "num_stages": 3, **vars(upstream.InterpreterOptions())}
+        usual = {
+            "num_warps": 4,
+            "num_ctas": 1,
+            "num_stages": 3,
+            **vars(upstream.InterpreterOptions()),
+        }
         usual["allowed_dot_input_precisions"] += ("bf16x3", "bf16x6")
         super().__init__(**{**usual, "sanitize_overflow": False, **given})
         # Overflow is looked at only where assertions are: elsewhere it would cost time for nothing.

@@ -295,11 +295,11 @@ def _deeply_plain(value: Any) -> Any:
     return plain(value)
 
 
-def _static(first: Any, last: Any = None, step: Any = 1) -> range:
-    bounds = [plain(value) for value in ((first, last) if last is not None else (0, first))]
-    if any(not isinstance(bound, int) for bound in (*bounds, plain(step))):
+def _static(first: Any, last: Any = None, step: Any = 1) -> builtins.range:
+    start, stop = (0, plain(first)) if last is None else (plain(first), plain(last))
+    if not all(isinstance(bound, int) for bound in (start, stop, plain(step))):
         raise TypeError("the bounds of tl.static_range must be constants")
-    return range(*bounds, plain(step))
+    return builtins.range(start, stop, plain(step))
 
 
 def _whole(value: Any) -> Any:

@@ -36,6 +36,10 @@ def fma(x: Array, y: Array, z: Array) -> Array:
     return (x.astype(np.float64) * y + z).astype(x.dtype)
 
 
+def _exp10(x: Array) -> Array:
+    return np.power(10.0, x.astype(np.float64))
+
+
 def _sinpi(x: Array) -> Array:
     return np.sin(np.pi * np.fmod(x, 2).astype(np.float64))
 
@@ -80,7 +84,7 @@ FUNCTIONS: dict[str, Function] = {
     "llrint": np.rint,
     "round": _round,
     "llround": _round,
-    "exp10": lambda x: np.power(10.0, x.astype(np.float64)),
+    "exp10": _exp10,
     "sinpi": _sinpi,
     "cospi": _cospi,
     "atan2": np.arctan2,
@@ -130,20 +134,15 @@ FUNCTIONS: dict[str, Function] = {
     "popc": np.bitwise_count,
     "clz": _leading_zeros,
     "ffs": _first_set,
-    **{
-        f"fast_{name}": function
-        for name, function in {
-            "sin": np.sin,
-            "cos": np.cos,
-            "tan": np.tan,
-            "log2": np.log2,
-            "log": np.log,
-            "exp": np.exp,
-            "exp10": lambda x: np.power(10.0, x.astype(np.float64)),
-            "log10": np.log10,
-            "pow": np.power,
-        }.items()
-    },
+    "fast_sin": np.sin,
+    "fast_cos": np.cos,
+    "fast_tan": np.tan,
+    "fast_log2": np.log2,
+    "fast_log": np.log,
+    "fast_log10": np.log10,
+    "fast_exp": np.exp,
+    "fast_exp10": _exp10,
+    "fast_pow": np.power,
 }
 _ROUNDED = {"rn": np.rint, "rz": np.trunc, "rd": np.floor, "ru": np.ceil}
 _BITS = (

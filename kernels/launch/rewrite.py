@@ -65,66 +65,68 @@ class _Transformer(ast.NodeTransformer):
             ast.copy_location(new, node)
         return new
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:  # noqa: N802
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
         node.body = [self.visit(statement) for statement in node.body]
         node.decorator_list, node.returns = [], None
         return node
 
     # Statements
 
-    def visit_Assign(self, node: ast.Assign) -> ast.Assign:  # noqa: N802
+    def visit_Assign(self, node: ast.Assign) -> ast.Assign:
         self.generic_visit(node)
         node.value = _ask("settled", node.value)
         return node
 
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:  # noqa: N802
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:
         if node.value is None:
             return node
         is_constant = ast.unparse(node.annotation).split(".")[-1] == "constexpr"
         value = _ask("constant" if is_constant else "settled", self.visit(node.value))
         return ast.Assign(targets=[self.visit(node.target)], value=value)
 
-    def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:  # noqa: N802
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:
         before = ast.parse(ast.unparse(node.target), mode="eval").body
-        value = ast.copy_location(ast.BinOp(ast.copy_location(before, node), node.op, node.value), node)
+        value = ast.copy_location(
+            ast.BinOp(ast.copy_location(before, node), node.op, node.value), node
+        )
         return self.visit(ast.copy_location(ast.Assign(targets=[node.target], value=value), node))
 
-    def visit_If(self, node: ast.If) -> ast.If:  # noqa: N802
+    def visit_If(self, node: ast.If) -> ast.If:
         self.generic_visit(node)
         node.test = _ask("truth", node.test)
         return node
 
-    def visit_While(self, node: ast.While) -> ast.While:  # noqa: N802
+    def visit_While(self, node: ast.While) -> ast.While:
         self.generic_visit(node)
         node.test = _ask("again", node.test)
         return node
 
-    def visit_For(self, node: ast.For) -> ast.For:  # noqa: N802
+    def visit_For(self, node: ast.For) -> ast.For:
         over = node.iter
         self.generic_visit(node)
         if isinstance(over, ast.Call) and isinstance(node.iter, ast.Call):
             node.iter.func.attr = "turns"  # type: ignore[attr-defined]
         return node
 
-    def visit_Assert(self, node: ast.Assert) -> ast.stmt:  # noqa: N802
+    def visit_Assert(self, node: ast.Assert) -> ast.stmt:
         self.generic_visit(node)
         message = [node.msg] if node.msg is not None else []
         return ast.Expr(_ask("claim", node.test, *message))
 
     # Expressions
 
-    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:  # noqa: N802
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         self.generic_visit(node)
         name = _BINARY.get(type(node.op))
         return node if name is None else _ask("binary", ast.Constant(name), node.left, node.right)
 
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:  # noqa: N802
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
         self.generic_visit(node)
         if isinstance(node.operand, ast.Constant):
             return node
         return _ask("unary", ast.Constant(_UNARY[type(node.op)]), node.operand)
 
-    def visit_Compare(self, node: ast.Compare) -> ast.expr:  # noqa: N802
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
         self.generic_visit(node)
         if len(node.ops) > 1:
             return _ask("chained")
@@ -135,7 +137,7 @@ class _Transformer(ast.NodeTransformer):
         name = _BINARY.get(type(how))
         return node if name is None else _ask("binary", ast.Constant(name), left, right)
 
-    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:  # noqa: N802
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
         self.generic_visit(node)
         name = ast.Constant("and" if isinstance(node.op, ast.And) else "or")
         whole = node.values[0]
@@ -148,28 +150,28 @@ class _Transformer(ast.NodeTransformer):
             whole = ast.IfExp(test, _ask("both", name, known, right), known)
         return whole
 
-    def visit_IfExp(self, node: ast.IfExp) -> ast.IfExp:  # noqa: N802
+    def visit_IfExp(self, node: ast.IfExp) -> ast.IfExp:
         self.generic_visit(node)
         node.test = _ask("truth", node.test)
         return node
 
-    def visit_Call(self, node: ast.Call) -> ast.Call:  # noqa: N802
+    def visit_Call(self, node: ast.Call) -> ast.Call:
         self.generic_visit(node)
         return _ask("call", node.func, *node.args, keywords=node.keywords)
 
-    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:  # noqa: N802
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         self.generic_visit(node)
         if not isinstance(node.ctx, ast.Load):
             return node
         return _ask("attribute", node.value, ast.Constant(node.attr))
 
-    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:  # noqa: N802
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
         self.generic_visit(node)
         if not isinstance(node.ctx, ast.Load):
             return node
         return _ask("item", node.value, _index(node.slice))
 
-    def visit_FormattedValue(self, node: ast.FormattedValue) -> ast.FormattedValue:  # noqa: N802
+    def visit_FormattedValue(self, node: ast.FormattedValue) -> ast.FormattedValue:
         self.generic_visit(node)
         node.value = _ask("shown", node.value)
         return node

@@ -1,4 +1,4 @@
-"""The memory behind the arguments of a launch, and which program read and wrote each piece of it."""
+"""The memory behind a launch's arguments, and which program read and wrote each piece of it."""
 
 from __future__ import annotations
 
@@ -29,12 +29,14 @@ class Storage:
 
     @property
     def read_by(self) -> np.ndarray[Any, np.dtype[np.int32]]:
+        """Which program read each piece, by its number from 1 on."""
         if self._read_by is None:
             self._read_by = self._empty()
         return self._read_by
 
     @property
     def written_by(self) -> np.ndarray[Any, np.dtype[np.int32]]:
+        """Which program wrote each piece, by its number from 1 on."""
         if self._written_by is None:
             self._written_by = self._empty()
         return self._written_by
@@ -63,6 +65,7 @@ class Storage:
         return whole[offsets[:, None] + np.arange(itemsize)]
 
     def copy_back(self) -> None:
+        """Bring what was stored back to the device."""
         if self.written and self.host_storage is not self.device_storage:
             self.device_storage.copy_(self.host_storage)
 
