@@ -19,7 +19,7 @@ def truths(x_ptr, y_ptr, out_ptr, N: tl.constexpr):
     tl.store(out_ptr + i, (x and y).to(tl.int32))
     tl.store(out_ptr + N + i, (x or y).to(tl.int32))
     tl.store(out_ptr + 2 * N + i, (not x).to(tl.int32))
-    tl.store(out_ptr + 3 * N + i, (x and not y or y and i == 2).to(tl.int32))
+    tl.store(out_ptr + 3 * N + i, ((x and not y) or (y and i == 2)).to(tl.int32))
 
 
 def test_and_or_and_not_act_on_blocks():
