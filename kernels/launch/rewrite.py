@@ -49,7 +49,10 @@ _code: dict[int, tuple[Any, str, types.CodeType]] = {}
 def _ask(method: str, *args: ast.expr, keywords: list[ast.keyword] | None = None) -> ast.Call:
     language = ast.Name(id=_LANGUAGE, ctx=ast.Load())
     function = ast.Attribute(value=language, attr=method, ctx=ast.Load())
-    return ast.Call(func=function, args=list(args), keywords=keywords or [])
+    call = ast.Call(func=function, args=list(args), keywords=keywords or [])
+    # An error names the line of the call: that of what it stands for, not of the whole statement.
+    located = [arg for arg in args if hasattr(arg, "lineno")]
+    return ast.copy_location(call, located[0]) if located else call
 
 
 class _Transformer(ast.NodeTransformer):
@@ -61,7 +64,7 @@ class _Transformer(ast.NodeTransformer):
     def visit(self, node: ast.AST) -> Any:
         """Visit a node; what takes its place keeps its line."""
         new = super().visit(node)
-        if isinstance(new, ast.expr | ast.stmt) and new is not node:
+        if isinstance(node, ast.expr | ast.stmt) and new is not node:
             ast.copy_location(new, node)
         return new
 

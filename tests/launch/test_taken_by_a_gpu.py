@@ -46,7 +46,7 @@ def float_argument(x_ptr, out_ptr, eps, scale, N: tl.constexpr):
 def test_a_float_argument_is_a_scalar_of_fp32(dtype, eps):
     x, out = torch.randn(16).to(dtype), torch.empty(16, dtype=dtype)
     float_argument[(1,)](x, out, eps, 3.0, N=16)
-    assert torch.equal(out, (x + torch.tensor(0.1).to(dtype)) * 3)
+    assert torch.equal(out, ((x.float() + 0.1) * 3).to(dtype))
 
 
 @triton.jit
@@ -234,7 +234,8 @@ def test_a_grid_of_numpys_integers(grid):
 
 @triton.jit
 def scaled_product(a_ptr, a_scale_ptr, b_ptr, b_scale_ptr, out_ptr, KIND: tl.constexpr,
-                   M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, PACK: tl.constexpr):  # fmt: skip
+                   M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+                   PACK: tl.constexpr):  # fmt: skip
     m, n, k, s = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K // PACK), tl.arange(0, K // 32)
     a = tl.load(a_ptr + m[:, None] * (K // PACK) + k[None, :])
     b = tl.load(b_ptr + k[:, None] * N + n[None, :])
