@@ -175,14 +175,13 @@ def right_attention(q, k, v, causal):
     return scores.softmax(-1) @ v.double(), scores.logsumexp(-1)
 
 
-@pytest.fixture(params=[False, True], ids=["all", "causal"])
-def causal(request):
-    return request.param
-
-
 @every_dtype
-@pytest.mark.parametrize("tuned", [False, True], ids=["plain", "tuned"])
-def test_by_pointers(dtype, causal, tuned):
+@pytest.mark.parametrize(
+    ("tuned", "causal"),
+    [(False, True), (False, False), (True, True)],
+    ids=["causal", "plain", "tuned"],
+)
+def test_by_pointers(dtype, tuned, causal):
     q, k, v = (filled((HEADS, LENGTH, D), dtype, seed) for seed in range(3))
     o, lse = torch.empty_like(q), torch.empty(HEADS, LENGTH)
     whole, keys = bytes_of(causal, q.element_size())
@@ -205,7 +204,7 @@ def test_by_pointers(dtype, causal, tuned):
 @pytest.mark.filterwarnings("ignore:.*make_block_ptr")
 @pytest.mark.parametrize("tuned", [False, True], ids=["plain", "tuned"])
 def test_by_block_pointers(dtype, tuned):
-    causal = not tuned
+    causal = True
     q, k, v = (filled((HEADS, LENGTH, D), dtype, seed) for seed in range(3))
     o = torch.empty_like(q)
     whole, keys = bytes_of(causal, q.element_size())
@@ -230,7 +229,7 @@ TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: t
 @pytest.mark.parametrize("tuned", [False, True], ids=["plain", "tuned"])
 @pytest.mark.parametrize("on_host", [False, True], ids=["device", "host"])
 def test_by_descriptors(dtype, on_host, tuned):
-    causal = on_host != tuned
+    causal = on_host
     q, k, v = (filled((HEADS, LENGTH, D), dtype, seed) for seed in range(3))
     o = torch.empty_like(q)
     whole, keys = bytes_of(causal, q.element_size())
