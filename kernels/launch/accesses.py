@@ -63,7 +63,8 @@ class Accesses(upstream.InterpreterBuilder):
         raise KernelError(
             f"kernel {self.arena.kernel!r}, program {self.grid_idx}{place}: the program did not "
             f"end within {self.time_limit_s:g} s; look for a loop that never ends, or that waits "
-            f"for a program after this one: they are interpreted one after another",
+            f"for a program after this one: they are interpreted one after another; "
+            f"interpreting(time_limit_s=...) allows for more",
             kind="timeout",
             kernel=self.arena.kernel,
             program=self.grid_idx,

@@ -88,7 +88,7 @@ def _take(kernel: JITFunction[Any], args: Any, kwargs: Any, grid: Any, mode: str
     launch = TritonLaunch(kernel=kernel, arguments=arguments, options=options, grid=sizes)
     if mode != "record":
         trace: list[Access] | None = [] if launches.wants_trace() else None
-        arena = interpret(kernel, arguments, sizes, trace, options)
+        arena = interpret(kernel, arguments, sizes, trace, options, launches.time_limit_s())
         launch = replace(launch, arena=arena, trace=tuple(trace or ()))
     launches.keep(launch)
 

@@ -20,15 +20,14 @@ from triton.runtime import interpreter as upstream
 from triton.runtime.jit import JITFunction
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from kernels.hardware import MAX_GRID
 from kernels.launch.arena import Access, Arena
 from kernels.launch.builder import MendedBuilder, Options
 from kernels.launch.errors import KernelError, LaunchError, Place, Program
 from kernels.launch.formats import encode
 from kernels.launch.language import Language, tell_signs
+from kernels.launch.launches import TIME_LIMIT_S
 from kernels.launch.rewrite import function_of
-
-TIME_LIMIT_S = 20.0  # for one program, of its thread's own time; as long as an emulated launch has
-_MOST_PROGRAMS = (2**31 - 1, 65535, 65535)
 
 
 def _number(value: Any, annotation: str | None) -> Any:
@@ -90,7 +89,7 @@ def normalized_grid(grid: Any, arguments: dict[str, Any]) -> Program:
     if not 1 <= len(whole) <= 3 or min(whole) < 0:
         raise LaunchError(f"grid {sizes!r} is not understood; it takes one to three whole numbers")
     whole += (1,) * (3 - len(whole))
-    for axis, size, most in zip("xyz", whole, _MOST_PROGRAMS, strict=True):
+    for axis, size, most in zip("xyz", whole, MAX_GRID, strict=True):
         if size > most:
             raise LaunchError(f"grid {whole}: {axis} is {size}, and a GPU takes {most} at most")
     return (whole[0], whole[1], whole[2])
@@ -102,12 +101,14 @@ def interpret(
     grid: Program,
     trace: list[Access] | None = None,
     options: Mapping[str, Any] | None = None,
+    time_limit_s: float = TIME_LIMIT_S,
 ) -> Arena:
     """Run every program of one launch in the interpreter and return the arena it ran in.
 
     `arguments` holds a value for every parameter of the kernel, `options` its warps and the like;
-    with `debug` its assertions hold. Tensors on a GPU are copied to the host and back. KernelError
-    says what the kernel did wrong; memory outside the arguments stays as it was.
+    with `debug` its assertions hold. A program may take `time_limit_s` seconds of this thread's
+    time. Tensors on a GPU are copied to the host and back. KernelError says what the kernel did
+    wrong; memory outside the arguments stays as it was.
     """
     name = kernel.__name__
     arena = Arena(name, grid, trace)
@@ -115,7 +116,7 @@ def interpret(
     given = dict(options or {})
     given["debug"] = bool(given.get("debug", kernel.debug) or knobs.runtime.debug)
     builder.options = Options(given)
-    builder.arena, builder.codes, builder.time_limit_s = arena, {}, TIME_LIMIT_S
+    builder.arena, builder.codes, builder.time_limit_s = arena, {}, time_limit_s
     builder.own_file = kernel.fn.__code__.co_filename
     builder.set_grid_dim(*grid)
     language = Language(builder, lambda function: function_of(function, language))

@@ -225,15 +225,19 @@ class Language:
         if isinstance(function, ConstexprFunction):
             told = {name: _deeply_plain(value) for name, value in kwargs.items()}
             return tl.constexpr(function.fn(*map(_deeply_plain, args), **told))
+        owner = getattr(function, "__self__", None)
+        bound = getattr(function, "__func__", function)
+        if isinstance(bound, ConstexprFunction):
+            return self.call(bound, owner, *args, **kwargs)
         library = _LIBRARIES.get(getattr(function, "__module__", None) or "")
         if library is not None:
             function = getattr(importlib.import_module(library), function.__name__)
-        owner = getattr(function, "__self__", None)
-        special = self._special.get(id(getattr(function, "__func__", function)))
+            bound = function
+        special = self._special.get(id(bound))
         if special is not None:
             return special(*((owner,) if _is_value(owner) else ()), *args, **kwargs)
         if _is_value(owner) or tl.core.is_builtin(function):
-            taken = _parameters(getattr(function, "__func__", function))
+            taken = _parameters(bound)
             if "_semantic" in taken:
                 kwargs["_semantic"] = self.semantic
             if "_generator" in taken:

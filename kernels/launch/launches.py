@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from kernels.launch.binary import Specialization
 
 
+TIME_LIMIT_S = 20.0  # of one interpreted program; an emulated launch has as long
+
+
 class Totals(Protocol):
     """What one launch moved: the arena of an interpreted one, the counts of an emulated one."""
 
@@ -72,6 +75,7 @@ class Launches:
 
     mode: str
     trace: bool = False
+    time_limit_s: float = TIME_LIMIT_S
     seen: list[Launch] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[Launch]:
@@ -113,12 +117,15 @@ def _listed(where: list[Any], what: Any) -> Iterator[Any]:
         where.remove(what)
 
 
-def interpreting(trace: bool = False) -> contextlib.AbstractContextManager[Launches]:
+def interpreting(
+    trace: bool = False, *, time_limit_s: float = TIME_LIMIT_S
+) -> contextlib.AbstractContextManager[Launches]:
     """Interpret or emulate every launch inside the block, whatever its device; keep its counts.
 
-    With `trace`, every access is kept too, in order: many times slower and larger.
+    With `trace`, every access is kept too, in order: many times slower and larger. A program in
+    Triton may take `time_limit_s` seconds of its thread's time.
     """
-    return _listed(_mine().active, Launches("interpret", trace))
+    return _listed(_mine().active, Launches("interpret", trace, time_limit_s))
 
 
 def recording() -> contextlib.AbstractContextManager[Launches]:
@@ -142,6 +149,12 @@ def mode() -> str | None:
 def wants_trace() -> bool:
     """Whether one of the blocks around a launch keeps every access."""
     return any(launches.trace for launches in _mine().active)
+
+
+def time_limit_s() -> float:
+    """How long one interpreted program may take, in seconds: as the innermost block says."""
+    active = _mine().active if _open else []
+    return active[-1].time_limit_s if active else TIME_LIMIT_S
 
 
 def keep(launch: Launch) -> None:

@@ -7,8 +7,10 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from torch._inductor.runtime import triton_helpers
 from triton.language import exp as exponential
 from triton.language import math as tl_math
+from triton.language.core import _aggregate as aggregate
 from triton.language.extra import libdevice
 from triton.language.math import rsqrt
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -428,3 +430,52 @@ def test_random_numbers_are_spread_as_they_should():
     assert abs(out[0].mean() - 0.5) < 4 / math.sqrt(12 * 4096)
     assert abs(out[1].mean()) < 4 / math.sqrt(4096)
     assert abs(out[1].std() - 1) < 0.05
+
+
+@aggregate
+class Scaled:
+    block: tl.tensor
+    by: tl.constexpr
+
+    def __init__(self, block, by):
+        self.block = block
+        self.by = tl.constexpr(by)
+
+    @triton.jit
+    def times(self, factor):
+        return self.block * factor * self.by
+
+    @triton.constexpr_function
+    def twice(self, number):
+        return 2 * number
+
+
+@triton.jit
+def by_an_aggregate(x_ptr, N: tl.constexpr):
+    x = Scaled(tl.load(x_ptr + tl.arange(0, N)), 3)
+    tl.store(x_ptr + tl.arange(0, N), x.times(2.0) + x.twice(5))
+
+
+def test_methods_of_an_aggregate():
+    x = torch.arange(4.0)
+    by_an_aggregate[(1,)](x, N=4)
+    assert x.tolist() == [10, 16, 22, 28]
+
+
+@triton.jit
+def by_pytorchs_helpers(x_ptr, out_ptr, N: tl.constexpr):
+    x = tl.load(x_ptr + tl.arange(0, N))
+    largest = triton_helpers.max2(x, 0)
+    zeros = tl.zeros((N,), tl.float32)
+    mean, m2, weight = triton_helpers.welford(x, zeros, zeros + 1, 0)
+    tl.store(out_ptr, triton_helpers.maximum(largest, largest - 1))
+    tl.store(out_ptr + 1, mean)
+    tl.store(out_ptr + 2, m2 / weight)
+    tl.store(out_ptr + 3, triton_helpers.any(x > 100, 0).to(tl.float32))
+
+
+def test_helpers_of_pytorchs_compiler():
+    x, out = torch.randn(16), torch.ones(4)
+    by_pytorchs_helpers[(1,)](x, out, N=16)
+    expected = torch.stack([x.max(), x.mean(), x.var(correction=0), torch.tensor(0.0)])
+    torch.testing.assert_close(out, expected)
