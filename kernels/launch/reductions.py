@@ -1,8 +1,8 @@
 """Reductions, scans and functions of single elements, on whole blocks.
 
 A reduction is a tree of halves, each step its combine function on whole halves; so it shows what a
-sum in 16 bits loses. A scan goes along its axis, a slice at a time. Sums, products, maxima and
-minima of 32 bits and more take NumPy's own, in their dtype: an integer sum wraps as on a GPU.
+sum in 16 bits loses. A scan goes along its axis, a slice at a time. Sums, maxima and minima of
+other numbers take NumPy's own, in their dtype: an integer sum wraps as on a GPU.
 """
 
 from __future__ import annotations

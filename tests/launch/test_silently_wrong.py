@@ -228,6 +228,54 @@ def test_unsigned_numbers_stay_unsigned():
 
 
 @triton.jit
+def high_words(x_ptr, y_ptr, out_ptr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    x, y = tl.load(x_ptr + i), tl.load(y_ptr + i)
+    tl.store(out_ptr + i, tl.umulhi(x.to(tl.uint64, bitcast=True), y.to(tl.uint64, bitcast=True)))
+
+
+def test_the_high_word_of_a_product_of_64_bits():
+    x, y = (torch.randint(-(2**63), 2**63 - 1, (64,)) for _ in range(2))
+    out = torch.zeros(64, dtype=torch.uint64)
+    high_words[(1,)](x, y, out, N=64)
+    pairs = zip(x.tolist(), y.tolist(), strict=True)
+    assert out.tolist() == [(a % 2**64) * (b % 2**64) >> 64 for a, b in pairs]
+
+
+@triton.jit
+def truths_added(x_ptr, y_ptr, out_ptr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    x, y = tl.load(x_ptr + i) > 0, tl.load(y_ptr + i) > 0
+    tl.store(out_ptr + i, (x + y).to(tl.int32))
+    tl.store(out_ptr + N + i, (x * y).to(tl.int32))
+    tl.store(out_ptr + 2 * N + i, (x - y).to(tl.int32))
+
+
+def test_truth_values_add_up_in_one_bit():
+    x, y = torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 0, 1])
+    out = torch.zeros(3, 4, dtype=torch.int32)
+    truths_added[(1,)](x, y, out, N=4)
+    assert out.tolist() == [[0, 1, 1, 0], [0, 0, 0, 1], [0, 1, 1, 0]]
+
+
+@triton.jit
+def by_fp8e4b15(x_ptr, codes_ptr, out_ptr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    y = tl.load(x_ptr + i).to(tl.float8e4b15)
+    tl.store(codes_ptr + i, y.to(tl.uint8, bitcast=True))
+    tl.store(out_ptr + i, y.to(tl.float16))
+
+
+def test_fp8e4b15_is_converted_as_tritons_assembly_does():
+    # Its largest number is 1.75; a half is rounded away from zero.
+    x = torch.tensor([1.0, -1.0, 1.75, 100.0, 2.0**-10, 1.0625, 1.05, 0.0]).half()
+    codes, out = torch.zeros(8, dtype=torch.uint8), torch.zeros(8).half()
+    by_fp8e4b15[(1,)](x, codes, out, N=8)
+    assert codes.tolist() == [0x78, 0xF8, 0x7E, 0x7E, 0x28, 0x79, 0x78, 0]
+    assert out.tolist() == [1, -1, 1.75, 1.75, 2.0**-10, 1.125, 1, 0]
+
+
+@triton.jit
 def fused(x_ptr, y_ptr, z_ptr, out_ptr, N: tl.constexpr):
     i = tl.arange(0, N)
     x, y, z = tl.load(x_ptr + i), tl.load(y_ptr + i), tl.load(z_ptr + i)
