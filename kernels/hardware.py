@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 WARP_THREADS = 32
+MAX_GRID = (2**31 - 1, 65535, 65535)  # blocks, or programs, along x, y and z
 VECTOR_BYTES = 16  # what a thread loads or stores by one instruction at most
 
 _KIB = 1 << 10

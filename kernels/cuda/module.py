@@ -24,12 +24,11 @@ from kernels.cuda.signature import (
     declarations,
     split_outside_brackets,
 )
-from kernels.hardware import LIMITS
+from kernels.hardware import LIMITS, MAX_GRID
 from kernels.launch import launches, tape
 from kernels.launch.errors import Program
 
 _MAX_THREADS, _MAX_THREADS_Z = 1024, 64
-_MAX_GRID = (2**31 - 1, 65535, 65535)
 _MAX_SHARED = max(limits.shared_bytes_per_block for limits in LIMITS.values())
 _FORMATS = {
     torch.float32: "<f",
@@ -105,8 +104,8 @@ class Kernel:
                 f"kernel {name!r} is launched as kernel[grid, block](...) or "
                 f"kernel[grid, block, shared_bytes](...), not with {configuration!r}"
             )
-        grid = _size(name, "grid", configuration[0], _MAX_GRID)
-        block = _size(name, "block", configuration[1], _MAX_GRID)
+        grid = _size(name, "grid", configuration[0], MAX_GRID)
+        block = _size(name, "block", configuration[1], MAX_GRID)
         threads = block[0] * block[1] * block[2]
         if threads > _MAX_THREADS or block[2] > _MAX_THREADS_Z:
             raise CudaError(

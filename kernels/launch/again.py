@@ -28,6 +28,7 @@ import triton.language as tl
 from torch.nn import Parameter
 from triton.runtime.jit import KernelInterface
 
+from kernels.launch import launches
 from kernels.launch.plan import MISS, Plan, changes
 from kernels.launch.tape import Tape, active
 
@@ -109,7 +110,8 @@ class Ready:
             self.recent.clear()
             self._plans.clear()
             self._incomplete.clear()
-        key = None if active() is not None else kind_of_call(args)
+        watched = active() is not None or bool(launches.open_blocks)
+        key = None if watched else kind_of_call(args)
         if key is None:
             return self.function(*args)
         if key not in self._plans:

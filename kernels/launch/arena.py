@@ -19,12 +19,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from kernels.launch.errors import KernelError, Program
+from kernels.launch.errors import KernelError, Place, Program
+from kernels.launch.storage import Offsets, Storage, as_slice
 
 WINDOW_BITS = 48
 _NOBODY, _SEVERAL, _ATOMIC = 0, -1, -2
-
-Offsets = np.ndarray[Any, np.dtype[np.int64]]
+_ORDERED = "programs met at addresses that atomics may order; not judged"
+_EQUAL = "several programs stored one same value at one address"
 
 
 @dataclass(frozen=True)
@@ -43,57 +44,6 @@ class Access:
     line: int | None
 
 
-class _Storage:
-    """The memory behind one or more arguments, and who touched it, per element."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.device_storage = tensor.untyped_storage()
-        on_cpu = self.device_storage.device.type == "cpu"
-        self.host_storage = self.device_storage if on_cpu else self.device_storage.cpu()
-        self.address = self.host_storage.data_ptr()
-        self.granule = tensor.element_size()
-        self.written = False
-        self._read_by: np.ndarray[Any, np.dtype[np.int32]] | None = None
-        self._written_by: np.ndarray[Any, np.dtype[np.int32]] | None = None
-
-    def _empty(self) -> np.ndarray[Any, np.dtype[np.int32]]:
-        return np.zeros(-(-self.host_storage.nbytes() // self.granule), dtype=np.int32)
-
-    @property
-    def read_by(self) -> np.ndarray[Any, np.dtype[np.int32]]:
-        if self._read_by is None:
-            self._read_by = self._empty()
-        return self._read_by
-
-    @property
-    def written_by(self) -> np.ndarray[Any, np.dtype[np.int32]]:
-        if self._written_by is None:
-            self._written_by = self._empty()
-        return self._written_by
-
-    def refine(self, size: int) -> None:
-        """Keep account in pieces of `size` bytes or less from now on."""
-        finer = math.gcd(self.granule, size)
-        times, self.granule = self.granule // finer, finer
-        if times > 1 and self._read_by is not None:
-            self._read_by = np.repeat(self._read_by, times)
-        if times > 1 and self._written_by is not None:
-            self._written_by = np.repeat(self._written_by, times)
-
-    def unique(self, start: int, stop: int) -> tuple[int, int]:
-        """Distinct bytes read and written between two byte offsets of the storage."""
-        cut = slice(start // self.granule, -(-stop // self.granule))
-        counts = [
-            0 if users is None else int(np.count_nonzero(users[cut])) * self.granule
-            for users in (self._read_by, self._written_by)
-        ]
-        return counts[0], counts[1]
-
-    def copy_back(self) -> None:
-        if self.written and self.host_storage is not self.device_storage:
-            self.device_storage.copy_(self.host_storage)
-
-
 @dataclass
 class _Argument:
     name: str
@@ -102,7 +52,7 @@ class _Argument:
     base: int
     start: int
     span: int
-    storage: _Storage
+    storage: Storage
     read_requested: int = 0
     write_requested: int = 0
 
@@ -118,16 +68,6 @@ class _Argument:
         return f"{self.name!r} spans the indices 0 to {count - 1} (shape {self.shape})"
 
 
-def _as_slice(places: Offsets) -> slice | None:
-    """The slice that equals `places`, if they are consecutive; slices are many times faster."""
-    first, count = int(places[0]), places.size
-    if int(places[-1]) - first != count - 1:
-        return None
-    if count > 2 and not bool((np.diff(places) == 1).all()):
-        return None
-    return slice(first, first + count)
-
-
 @dataclass
 class Arena:
     """The arguments of one launch, and a check and a count of every access to them."""
@@ -140,7 +80,7 @@ class Arena:
     note: str = ""
     program: Program = (0, 0, 0)
     _arguments: list[_Argument] = field(default_factory=list)
-    _storages: dict[int, _Storage] = field(default_factory=dict)
+    _storages: dict[int, Storage] = field(default_factory=dict)
     _ordered: set[int] = field(default_factory=set)
 
     def place(self, name: str, tensor: torch.Tensor, itemsize: int) -> int:
@@ -151,7 +91,7 @@ class Arena:
         # A storage of zero bytes has address 0, and several such storages aren't one.
         key = tensor.untyped_storage().data_ptr() or -len(self._storages) - 1
         if key not in self._storages:
-            self._storages[key] = _Storage(tensor)
+            self._storages[key] = Storage(tensor)
         storage = self._storages[key]
         start = int(tensor.storage_offset()) * tensor.element_size()
         storage.refine(math.gcd(itemsize, start))
@@ -179,14 +119,18 @@ class Arena:
         addresses: np.ndarray[Any, np.dtype[np.uint64]],
         mask: np.ndarray[Any, np.dtype[np.bool_]],
         itemsize: int,
-        line: int | None,
+        place: Place,
+        data: np.ndarray[Any, Any] | None = None,
     ) -> np.ndarray[Any, np.dtype[np.uint64]]:
         """Check and count one access of `kind` "load", "store" or "atomic"; return real addresses.
 
-        `addresses` has one address a lane, `mask` which lanes are active. KernelError if an
-        active lane leaves its argument or meets another program.
+        `addresses` has one address a lane, `mask` which lanes are active, `data` what a store
+        writes. KernelError if an active lane leaves its argument or meets another program; two
+        programs may store one same value.
         """
-        active = addresses[np.broadcast_to(mask, addresses.shape)]
+        mask = np.broadcast_to(mask, addresses.shape)
+        active = addresses[mask]
+        stored = None if data is None else data[mask]
         self.lanes += addresses.size
         self.masked_lanes += addresses.size - active.size
         if not active.size:
@@ -194,28 +138,30 @@ class Arena:
         real = addresses.copy()
         windows = active >> np.uint64(WINDOW_BITS)
         if bool((windows == windows[0]).all()):
-            argument = self._argument(int(windows[0]), int(active[0]), kind, line)
-            self._touch(argument, kind, active, itemsize, line)
+            argument = self._argument(int(windows[0]), int(active[0]), kind, place)
+            self._touch(argument, kind, active, itemsize, place, stored)
             real += np.uint64(argument.delta % (1 << 64))
             return real
         everywhere = addresses >> np.uint64(WINDOW_BITS)
         for window in np.unique(windows):
             there = windows == window
-            argument = self._argument(int(window), int(active[there][0]), kind, line)
-            self._touch(argument, kind, active[there], itemsize, line)
+            argument = self._argument(int(window), int(active[there][0]), kind, place)
+            part = None if stored is None else stored[there]
+            self._touch(argument, kind, active[there], itemsize, place, part)
             real[everywhere == window] += np.uint64(argument.delta % (1 << 64))
         return real
 
-    def _argument(self, window: int, address: int, kind: str, line: int | None) -> _Argument:
+    def _argument(self, window: int, address: int, kind: str, place: Place) -> _Argument:
         if 1 <= window <= len(self._arguments):
             return self._arguments[window - 1]
         raise KernelError(
-            f"kernel {self.kernel!r}, program {self.program}{_at(line)}: a {kind} at address "
+            f"kernel {self.kernel!r}, program {self.program}{place}: a {kind} at address "
             f"{address:#x}, which belongs to no argument; make pointers from the arguments",
             kind="pointer",
             kernel=self.kernel,
             program=self.program,
-            line=line,
+            line=place.line,
+            file=place.file,
         )
 
     def _touch(
@@ -224,12 +170,13 @@ class Arena:
         kind: str,
         addresses: np.ndarray[Any, np.dtype[np.uint64]],
         itemsize: int,
-        line: int | None,
+        place: Place,
+        data: np.ndarray[Any, Any] | None,
     ) -> None:
         offsets = addresses.view(np.int64) - np.int64(argument.base)
         outside = (offsets < 0) | (offsets > argument.span - itemsize)
         if bool(outside.any()):
-            raise self._outside(argument, kind, int(offsets[outside][0]), line)
+            raise self._outside(argument, kind, int(offsets[outside][0]), place)
         if kind != "store":
             argument.read_requested += offsets.size * itemsize
         if kind != "load":
@@ -238,27 +185,32 @@ class Arena:
         if self.trace is not None:
             places = offsets // itemsize
             self.trace.append(
-                Access(self.linear_program, argument.name, kind, places, itemsize, line)
+                Access(self.linear_program, argument.name, kind, places, itemsize, place.line)
             )
-        self._mark(argument, kind, offsets, itemsize, line)
+        self._mark(argument, kind, offsets, itemsize, place, data)
 
-    def _outside(
-        self, argument: _Argument, kind: str, offset: int, line: int | None
-    ) -> KernelError:
+    def _outside(self, argument: _Argument, kind: str, offset: int, place: Place) -> KernelError:
         index = offset // argument.itemsize
         return KernelError(
             f"kernel {self.kernel!r}, argument {argument.name!r}, program {self.program}"
-            f"{_at(line)}: a {kind} at index {index}, but {argument.describe()}",
+            f"{place}: a {kind} at index {index}, but {argument.describe()}",
             kind="bounds",
             kernel=self.kernel,
             program=self.program,
             argument=argument.name,
             index=index,
-            line=line,
+            line=place.line,
+            file=place.file,
         )
 
     def _mark(
-        self, argument: _Argument, kind: str, offsets: Offsets, itemsize: int, line: int | None
+        self,
+        argument: _Argument,
+        kind: str,
+        offsets: Offsets,
+        itemsize: int,
+        place: Place,
+        data: np.ndarray[Any, Any] | None,
     ) -> None:
         storage = argument.storage
         storage.refine(itemsize)
@@ -266,26 +218,52 @@ class Arena:
         wide = itemsize // storage.granule
         if wide > 1:
             places = (places[:, None] + np.arange(wide)).ravel()
-        where = _as_slice(places)
+        where = as_slice(places)
         at: Any = places if where is None else where
         me = self.linear_program + 1
         if kind == "atomic":
-            self._meet(argument, storage.written_by[at], (me, _ATOMIC), places, kind, line)
+            self._meet(argument, storage.written_by[at], (me, _ATOMIC), places, kind, place)
             self._ordered.add(me)
             storage.read_by[at] = storage.written_by[at] = _ATOMIC
             return
         # A program that did an atomic may be ordered after others by it: not judged.
         if kind == "load":
             if storage._written_by is not None:
-                self._meet(argument, storage.written_by[at], (me,), places, kind, line)
+                self._meet(argument, storage.written_by[at], (me,), places, kind, place)
             before = storage.read_by[at]
             new = (before == _NOBODY) | (before == me)
             storage.read_by[at] = me if bool(new.all()) else np.where(new, me, _SEVERAL)
             return
         if storage._read_by is not None:
-            self._meet(argument, storage.read_by[at], (me,), places, kind, line)
-        self._meet(argument, storage.written_by[at], (me,), places, kind, line)
+            self._meet(argument, storage.read_by[at], (me,), places, kind, place)
+        before = storage.written_by[at]
+        if not self._stores_the_same(argument, before, offsets, itemsize, data):
+            self._meet(argument, before, (me,), places, kind, place)
         storage.written_by[at] = me
+
+    def _stores_the_same(
+        self,
+        argument: _Argument,
+        before: np.ndarray[Any, np.dtype[np.int32]],
+        offsets: Offsets,
+        itemsize: int,
+        data: np.ndarray[Any, Any] | None,
+    ) -> bool:
+        """Whether a store meets other programs' stores, and only of the value that it stores."""
+        others = (before != _NOBODY) & (before != self.linear_program + 1)
+        if data is None or bool((before == _ATOMIC).any()) or not bool(others.any()):
+            return False
+        met = others.reshape(offsets.size, -1).any(axis=1)
+        there = argument.storage.bytes_at(offsets[met] + argument.start, itemsize)
+        new = np.ascontiguousarray(data[met]).view(np.uint8).reshape(there.shape)
+        if not np.array_equal(there, new):
+            return False
+        self._tell(_EQUAL)
+        return True
+
+    def _tell(self, note: str) -> None:
+        if note not in self.note:
+            self.note = f"{self.note}; {note}" if self.note else note
 
     def _meet(
         self,
@@ -294,7 +272,7 @@ class Arena:
         allowed: tuple[int, ...],
         places: Offsets,
         kind: str,
-        line: int | None,
+        place: Place,
     ) -> None:
         """Raise KernelError if one of `users` is another program than those `allowed`."""
         others = users != _NOBODY
@@ -303,7 +281,7 @@ class Arena:
         if not bool(others.any()):
             return
         if allowed[0] in self._ordered:
-            self.note = "programs met at addresses that atomics may order; not judged"
+            self._tell(_ORDERED)
             return
         first = int(np.argmax(others))
         offset = int(places[first]) * argument.storage.granule - argument.start
@@ -315,14 +293,15 @@ class Arena:
         did = "stored to" if stored else "read"
         raise KernelError(
             f"kernel {self.kernel!r}, argument {argument.name!r}, program {self.program}"
-            f"{_at(line)}: a {kind} at index {index}, which {who} {did} in the same launch; "
+            f"{place}: a {kind} at index {index}, which {who} {did} in the same launch; "
             f"programs run in no fixed order",
             kind="race",
             kernel=self.kernel,
             program=self.program,
             argument=argument.name,
             index=index,
-            line=line,
+            line=place.line,
+            file=place.file,
         )
 
     def _program_of(self, linear: int) -> Program:
@@ -370,7 +349,3 @@ def _uncovered(span: tuple[int, int], spans: list[tuple[int, int]]) -> list[tupl
             if part[0] < part[1]
         ]
     return parts
-
-
-def _at(line: int | None) -> str:
-    return "" if line is None else f", line {line}"

@@ -1,225 +1,237 @@
 """Upstream's interpreter builder, its memory accesses on the arena, its arithmetic mended.
 
-bf16 is kept as 16-bit integers there, and arithmetic, comparisons, `tl.dot` and reductions work on
-those integers; a cast from fp32 truncates. Here each is computed in fp32 and rounded to nearest
-even, as on a GPU. `tl.reduce` with a combine function of one's own goes lane by lane there; here it
-is a tree, which also shows what a sum in 16 bits loses.
+What upstream's interpreter (Triton 3.6 and 3.7) gets wrong or leaves out, and what is done here:
+
+| upstream | here |
+|---|---|
+| bf16 and fp8 are integers in arithmetic, comparisons, reductions and `tl.dot` | computed in fp32 |
+| fp32 to bf16 truncates; to fp8 a carry is lost, nothing saturates | rounded to even, saturated |
+| bf16 with a constant, `tl.full` and NaN padding of bf16 and fp8 fail or give other bits | right |
+| `tl.maximum`, `tl.minimum`, `tl.clamp` give a NaN where one operand is a number | the number |
+| int1 adds up as `or`; `~` of unsigned numbers fails | modulo 2; right |
+| `tl.umulhi` of signed numbers extends their sign | taken as unsigned, as on a GPU |
+| integer sums, scalar ones above all, don't wrap | added up in their dtype |
+| `tl.histogram` of int8 wraps at 127 | counted in int32 |
+| `tl.fma` rounds twice | rounded once for fp32 and less |
+| a reduction by a function of one's own goes lane by lane | a tree of halves |
+| `and`, `or`, `not`, `min`, `max` on blocks, `if` on one: Python's | Triton's; refused |
+| `while tl.condition(...)` never ends | its condition is looked at |
+| libdevice, methods (`x.sum(0)`), aliases of functions, float and bool arguments fail | right |
+| `tl.dot_scaled`, `map_elementwise`, atomics of descriptors and on bf16 fail | right |
+| `tl.device_assert` is never looked at | with `debug`, as on a GPU |
+| `tl.dot` of fp32 is exact where a GPU takes tf32 | the same: exact |
+| inline assembly fails | refused with a sentence |
+| patches `triton.language` and the kernel's module while a kernel runs | patches nothing |
 """
 
 from __future__ import annotations
 
-import sys
+import operator
 import types
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
 import triton.language as tl
 from triton.runtime import interpreter as upstream
 
-from kernels.launch.arena import Arena
+from kernels.launch import libdevice
+from kernels.launch.accesses import Accesses
+from kernels.launch.errors import KernelError
+from kernels.launch.formats import encode, handle_of, is_coded, numbers
 
 _BITWISE = (np.bitwise_and, np.bitwise_or, np.bitwise_xor, np.left_shift, np.right_shift)
+_OF_TRUTH = {np.add: np.bitwise_xor, np.subtract: np.bitwise_xor, np.multiply: np.bitwise_and}
 
 
-def _decode(bits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """bf16, kept as uint16, to fp32."""
-    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+class Options(types.SimpleNamespace):
+    """A launch's options as the language asks for them; what is not given is as in upstream's."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        usual = {
+            "num_warps": 4,
+            "num_ctas": 1,
+            "num_stages": 3,
+            **vars(upstream.InterpreterOptions()),
+        }
+        usual["allowed_dot_input_precisions"] += ("bf16x3", "bf16x6")
+        super().__init__(**{**usual, "sanitize_overflow": False, **given})
+        # Overflow is looked at only where assertions are: elsewhere it would cost time for nothing.
+        self.sanitize_overflow = bool(self.debug) and given.get("sanitize_overflow", True)
 
 
-def _encode(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """fp32 to bf16, kept as uint16, rounded to nearest even; a NaN stays a NaN."""
-    values = np.ascontiguousarray(values, dtype=np.float32)
-    bits = values.view(np.uint32)
-    rounded = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
-    rounded = np.where(np.isnan(values), bits | np.uint32(0x400000), rounded)
-    return (rounded >> np.uint32(16)).astype(np.uint16)
+class MendedBuilder(Accesses):
+    """Upstream's builder with its memory accesses on the arena and its arithmetic mended."""
 
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("create_"):
+            what = name.removeprefix("create_").replace("_", " ")
+            raise NotImplementedError(f"the operation {what!r} isn't interpreted")
+        raise AttributeError(name)
 
-def _is_bf16(handle: Any) -> bool:
-    return handle.dtype.scalar == tl.bfloat16 and handle.data.dtype == np.uint16
+    # Constants
 
+    def get_bf16(self, value: Any) -> Any:
+        return handle_of(np.array([value], dtype=np.float32), tl.bfloat16)
 
-def _floats(handle: Any) -> np.ndarray[Any, Any]:
-    return _decode(handle.data) if _is_bf16(handle) else handle.data
+    def get_all_ones_value(self, type: Any) -> Any:
+        data = np.array([-1]).astype(upstream._get_np_dtype(type.scalar))
+        return upstream.TensorHandle(data, type.scalar)
 
-
-def _handle(data: Any, dtype: Any) -> Any:
-    """A tensor handle of `dtype` for computed `data`, which is encoded if that is bf16."""
-    if data.dtype == np.bool_:
-        return upstream.TensorHandle(data, tl.int1)
-    if dtype.scalar == tl.bfloat16:
-        return upstream.TensorHandle(_encode(data), tl.bfloat16)
-    return upstream.TensorHandle(data, dtype.scalar)
-
-
-class MendedBuilder(upstream.InterpreterBuilder):
-    """Upstream's builder with its memory accesses on the arena and its bf16 mended."""
-
-    arena: Arena
-    kernel_code: dict[types.CodeType, str]
-
-    def _line(self) -> int | None:
-        frame = sys._getframe(1)
-        while frame is not None:
-            if frame.f_code in self.kernel_code:
-                return frame.f_lineno
-            frame = frame.f_back  # type: ignore[assignment]
-        return None
-
-    def _access(self, kind: str, ptrs: Any, mask: np.ndarray[Any, Any]) -> Any:
-        itemsize = max(1, ptrs.get_element_ty().primitive_bitwidth // 8)
-        self.arena.program = self.grid_idx
-        return self.arena.access(kind, ptrs.data, mask, itemsize, self._line())
-
-    def create_masked_load(
-        self,
-        ptrs: Any,
-        mask: Any,
-        other: Any,
-        cache_modifier: Any,
-        eviction_policy: Any,
-        is_volatile: Any,
-    ) -> Any:
-        # Block pointers and descriptors hand over a bare array as the mask.
-        lanes = mask.data if isinstance(mask, upstream.TensorHandle) else mask
-        element = ptrs.get_element_ty()
-        dtype = upstream._get_np_dtype(element)
-        fill = np.zeros(ptrs.data.shape, dtype) if other is None else other.data
-        real = self._access("load", ptrs, lanes)
-        lanes = np.ascontiguousarray(np.broadcast_to(lanes, real.shape))
-        fill = np.ascontiguousarray(np.broadcast_to(fill, real.shape), dtype=dtype)
-        return upstream.TensorHandle(upstream._interpreter.load(real, lanes, fill, dtype), element)
-
-    def create_masked_store(
-        self, ptrs: Any, value: Any, mask: Any, cache_modifier: Any, eviction_policy: Any
-    ) -> Any:
-        lanes = mask.data if isinstance(mask, upstream.TensorHandle) else mask
-        real = self._access("store", ptrs, lanes)
-        dtype = upstream._get_np_dtype(ptrs.get_element_ty())
-        lanes = np.ascontiguousarray(np.broadcast_to(lanes, real.shape))
-        data = np.ascontiguousarray(np.broadcast_to(value.data, real.shape), dtype=dtype)
-        return upstream._interpreter.store(real, data, lanes)
-
-    def create_atomic_rmw(
-        self, rmwOp: Any, ptr: Any, val: Any, mask: Any, sem: Any, scope: Any
-    ) -> Any:
-        if _is_bf16(val):
-            raise NotImplementedError("atomics on bf16 don't run in the interpreter; use fp32")
-        real = self._access("atomic", ptr, mask.data)
-        ptr = upstream.TensorHandle(real, ptr.dtype)
-        return super().create_atomic_rmw(rmwOp, ptr, val, mask, sem, scope)
-
-    def create_atomic_cas(self, ptr: Any, cmp: Any, val: Any, sem: Any, scope: Any) -> Any:
-        real = self._access("atomic", ptr, np.ones(ptr.data.shape, dtype=bool))
-        ptr = upstream.TensorHandle(real, ptr.dtype)
-        return super().create_atomic_cas(ptr, cmp, val, sem, scope)
+    # Conversions
 
     def cast_impl(self, src: Any, dst_type: Any) -> Any:
-        if _is_bf16(src) or dst_type.scalar == tl.bfloat16:
-            values = _floats(src)
-            if dst_type.scalar != tl.bfloat16:
-                values = values.astype(upstream._get_np_dtype(dst_type))
-            return _handle(values, dst_type)
-        return super().cast_impl(src, dst_type)
+        return upstream.TensorHandle(encode(numbers(src), dst_type), dst_type.scalar)
 
     def create_fp_to_fp(self, src: Any, dst_type: Any, rounding_mode: Any) -> Any:
         toward_zero = rounding_mode == upstream._ir.ROUNDING_MODE.RTZ
-        if tl.bfloat16 in (src.dtype.scalar, dst_type.scalar) and not toward_zero:
-            return self.cast_impl(src, dst_type)
-        return super().create_fp_to_fp(src, dst_type, rounding_mode)
+        return handle_of(numbers(src), dst_type, toward_zero)
+
+    # Arithmetic
 
     def binary_op(self, lhs: Any, rhs: Any, op: Any) -> Any:
-        if (_is_bf16(lhs) or _is_bf16(rhs)) and op not in _BITWISE:
-            return _handle(op(_floats(lhs), _floats(rhs)), tl.bfloat16)
-        return super().binary_op(lhs, rhs, op)
+        if op in _BITWISE:
+            return super().binary_op(lhs, rhs, op)
+        left, right = numbers(lhs), numbers(rhs)
+        if left.dtype == np.bool_ == right.dtype:
+            op = _OF_TRUTH.get(op, op)
+        return handle_of(op(left, right), lhs.dtype)
 
     def ternary_op(self, lhs: Any, rhs: Any, other: Any, op: Any) -> Any:
-        if _is_bf16(other) and op is not np.where:
-            return _handle(op(_floats(lhs), _floats(rhs), _floats(other)), tl.bfloat16)
-        return super().ternary_op(lhs, rhs, other, op)
+        if op is np.where:
+            return super().ternary_op(lhs, rhs, other, op)
+        return handle_of(op(numbers(lhs), numbers(rhs), numbers(other)), other.dtype)
 
     def unary_op(self, arg: Any, op: Any) -> Any:
-        if _is_bf16(arg):
-            return _handle(op(_decode(arg.data)), tl.bfloat16)
-        return super().unary_op(arg, op)
+        return handle_of(op(numbers(arg)), arg.dtype)
+
+    # A number wins over a NaN, unless the kernel asks for the other (`maximumf`, `minimumf`).
+    def create_maxnumf(self, lhs: Any, rhs: Any) -> Any:
+        return self.binary_op(lhs, rhs, np.fmax)
+
+    def create_minnumf(self, lhs: Any, rhs: Any) -> Any:
+        return self.binary_op(lhs, rhs, np.fmin)
+
+    def create_clampf(self, arg: Any, lo: Any, hi: Any, propagate_nans: Any) -> Any:
+        all_nans = propagate_nans == tl.PropagateNan.ALL
+        larger, smaller = (np.maximum, np.minimum) if all_nans else (np.fmax, np.fmin)
+        return self.ternary_op(arg, lo, hi, lambda x, low, high: smaller(larger(x, low), high))
 
     def create_rsqrt(self, arg: Any) -> Any:
         return self.unary_op(arg, lambda values: 1 / np.sqrt(values))
 
     def create_erf(self, arg: Any) -> Any:
-        if _is_bf16(arg):
-            return _handle(upstream.np_erf_fp32(_decode(arg.data)), tl.bfloat16)
-        return super().create_erf(arg)
+        return self.unary_op(arg, libdevice.by_torch(torch.erf))
 
     def create_fma(self, x: Any, y: Any, z: Any) -> Any:
-        if _is_bf16(z):
-            return _handle(_floats(x) * _floats(y) + _floats(z), tl.bfloat16)
-        return super().create_fma(x, y, z)
+        return self.ternary_op(x, y, z, libdevice.fma)
+
+    def create_umulhi(self, lhs: Any, rhs: Any) -> Any:
+        bits = lhs.data.itemsize * 8
+        a, b = (h.data.astype(h.data.dtype.str.replace("i", "u")) for h in (lhs, rhs))
+        if bits < 64:
+            high = (a.astype(np.uint64) * b.astype(np.uint64)) >> np.uint64(bits)
+        else:
+            half, low = np.uint64(32), np.uint64(0xFFFFFFFF)
+            middle = (a >> half) * (b & low) + (((a & low) * (b & low)) >> half)
+            other = (a & low) * (b >> half) + (middle & low)
+            high = (a >> half) * (b >> half) + (middle >> half) + (other >> half)
+        return upstream.TensorHandle(high.astype(lhs.data.dtype), lhs.dtype.scalar)
 
     def create_dot(self, a: Any, b: Any, d: Any, input_precision: Any, max_imprecise: Any) -> Any:
         # A product of two 16-bit numbers is exact in fp32, where a GPU adds them up.
-        half = (tl.bfloat16, tl.float16)
-        if a.dtype.scalar in half and b.dtype.scalar in half:
-            a = upstream.TensorHandle(_floats(a).astype(np.float32), tl.float32)
-            b = upstream.TensorHandle(_floats(b).astype(np.float32), tl.float32)
-        return super().create_dot(a, b, d, input_precision, max_imprecise)
+        kind = np.result_type(numbers(d).dtype, np.float32 if d.dtype.is_floating() else np.int32)
+        product = np.matmul(numbers(a).astype(kind), numbers(b).astype(kind))
+        return handle_of(product + numbers(d), d.dtype)
 
-
-def _reduce_tree(
-    inputs: tuple[Any, ...], axis: int | None, combine: Callable[..., Any], keep_dims: bool
-) -> tuple[Any, ...]:
-    """Reduce block tensors by halves, each step by `combine` on whole halves."""
-    rank = inputs[0].handle.data.ndim
-    everything = axis is None
-    if axis is None:
-        inputs = tuple(_tensor(t.handle.data.reshape(-1), t.dtype) for t in inputs)
-        axis = 0
-    size = inputs[0].handle.data.shape[axis]
-    while size > 1:
-        size //= 2
-        low, high = (
-            tuple(_tensor(np.take(t.handle.data, places, axis), t.dtype) for t in inputs)
-            for places in (np.arange(size), np.arange(size, 2 * size))
-        )
-        result = combine(*low, *high)
-        inputs = result if isinstance(result, tuple) else (result,)
-    results = []
-    for t in inputs:
-        data = t.handle.data if keep_dims else np.squeeze(t.handle.data, axis)
-        if everything and keep_dims:
-            data = data.reshape((1,) * rank)
-        results.append(_tensor(data if data.ndim else data.reshape(1), t.dtype, not data.ndim))
-    return tuple(results)
-
-
-def _tensor(data: np.ndarray[Any, Any], dtype: Any, scalar: bool = False) -> Any:
-    kind = dtype.scalar if scalar else tl.block_type(dtype.scalar, list(data.shape))
-    return tl.core.tensor(upstream.TensorHandle(data, dtype.scalar), kind)
-
-
-_FAST_REDUCTIONS = (
-    tl.standard._argmin_combine_tie_break_left,
-    tl.standard._argmax_combine_tie_break_left,
-    tl.standard._elementwise_max,
-    tl.standard._elementwise_min,
-    tl.standard._sum_combine,
-)
-
-
-def patched_reduce(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Upstream's `tl.reduce`, with a tree where it would go lane by lane or add up integers."""
-
-    def reduce(
-        input: Any, axis: Any, combine_fn: Any, keep_dims: Any = False, **options: Any
+    def create_dot_scaled(
+        self,
+        lhs: Any,
+        lhs_scale: Any,
+        lhs_format: Any,
+        rhs: Any,
+        rhs_scale: Any,
+        rhs_format: Any,
+        fast_math: Any,
+        lhs_k_pack: bool,
+        rhs_k_pack: bool,
+        acc: Any,
     ) -> Any:
-        axis = axis.value if isinstance(axis, tl.constexpr) else axis
-        keep_dims = keep_dims.value if isinstance(keep_dims, tl.constexpr) else keep_dims
-        inputs = input if isinstance(input, tuple) else (input,)
-        exact = inputs[0].dtype.scalar not in (tl.bfloat16, tl.float16)
-        if exact and any(combine_fn is known for known in _FAST_REDUCTIONS):
-            return original(input, axis, combine_fn, keep_dims=keep_dims, **options)
-        result = _reduce_tree(inputs, axis, combine_fn, keep_dims)
-        return result if isinstance(input, tuple) else result[0]
+        left = _scaled(lhs, lhs_scale, -1 if lhs_k_pack else -2, -1)
+        # The scales of the right operand lie along K too: (N, K / 32).
+        right = _scaled(rhs, rhs_scale, -2 if rhs_k_pack else -1, -2)
+        return handle_of(np.matmul(left, right) + numbers(acc), acc.dtype)
 
-    return reduce
+    def create_histogram(self, data: Any, bins: Any, mask: Any) -> Any:
+        values = data.data if mask is None else data.data[mask.data.astype(bool)]
+        values = values.astype(np.int64).reshape(-1)
+        counts = np.bincount(values[(values >= 0) & (values < bins)], minlength=bins)
+        return upstream.TensorHandle(counts.astype(np.int32), tl.int32)
+
+    # What is outside the language
+
+    def create_extern_elementwise(
+        self, lib_name: Any, path: Any, symbol: str, arguments: Any, return_type: Any, pure: Any
+    ) -> Any:
+        kind = upstream._get_np_dtype(return_type.scalar)
+        values = libdevice.function_of(symbol, kind)(*(numbers(a) for a in arguments))
+        return upstream.TensorHandle(np.asarray(values).astype(kind), return_type.scalar)
+
+    def create_inline_asm(self, *_: Any) -> Any:
+        raise NotImplementedError("inline assembly isn't interpreted; a GPU alone runs it")
+
+    # Told and asserted
+
+    def create_print(self, prefix: str, hex: bool, values: Any, is_signed: Any) -> None:
+        for value in values:
+            shown = np.vectorize(operator.index, otypes=[object])(value.data) if hex else None
+            text = np.vectorize("0x{:x}".format)(shown) if hex else numbers(value)
+            print(f"{self.grid_idx}{prefix or ' '}{text}")
+
+    def create_assert(self, condition: Any, message: str) -> None:
+        self._hold(condition, f"device_assert failed: {message}" if message else "assertion failed")
+
+    def create_assume(self, condition: Any) -> None:
+        self._hold(condition, "tl.assume was given what is false")
+
+    def _hold(self, condition: Any, sentence: str) -> None:
+        if bool(np.all(condition.data)):
+            return
+        place = self.place()
+        raise KernelError(
+            f"kernel {self.arena.kernel!r}, program {self.grid_idx}{place}: {sentence}",
+            kind="assert",
+            kernel=self.arena.kernel,
+            program=self.grid_idx,
+            line=place.line,
+            file=place.file,
+        )
+
+
+def _scaled(handle: Any, scale: Any, packed: int, along: int) -> Any:
+    """The numbers of an operand of `tl.dot_scaled` in fp32, (…, M, K) or (…, K, N).
+
+    Two 4-bit numbers lie in a byte along the axis `packed`, the low one first; a scale of 8 bits is
+    a power of two, or an fp8, for 32 or 16 numbers along K, the axis `along`.
+    """
+    values = numbers(handle) if handle.dtype != tl.uint8 else _four_bits(handle.data, packed)
+    values = values.astype(np.float32)
+    if scale is None:
+        return values
+    by = numbers(scale) if is_coded(scale.dtype) else _powers_of_two(scale.data)
+    by = np.repeat(by, values.shape[along] // by.shape[-1], axis=-1)
+    return values * (by if along == -1 else np.swapaxes(by, -1, -2))
+
+
+def _powers_of_two(bits: Any) -> Any:
+    return np.where(bits == 0xFF, np.nan, np.exp2(bits.astype(np.float64) - 127))
+
+
+def _four_bits(bits: Any, packed: int) -> Any:
+    table = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    table = np.concatenate([table, -table])
+    both = np.stack([table[bits & 0xF], table[bits >> 4]], axis=bits.ndim if packed == -1 else -2)
+    shape = list(bits.shape)
+    shape[packed] *= 2
+    return both.reshape(shape)

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from dataclasses import replace
 from typing import Any
 
@@ -32,17 +31,25 @@ LAUNCH_OPTIONS = frozenset(
 )
 
 
+@functools.cache
+def _cuda_options() -> frozenset[str]:
+    """The options of Triton's compiler for CUDA, of which few are ever written at a launch."""
+    from triton.backends.nvidia.compiler import CUDAOptions
+
+    return frozenset(CUDAOptions.__dataclass_fields__)
+
+
 def _bind(kernel: JITFunction[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     names = [parameter.name for parameter in kernel.params]
     options = {key: value for key, value in kwargs.items() if key not in names}
     unknown = sorted(set(options) - LAUNCH_OPTIONS)
-    if unknown:
+    if unknown and not set(unknown) <= _cuda_options():
         raise LaunchError(
             f"kernel {kernel.__name__!r}: argument {unknown[0]!r} is neither a parameter "
             f"({', '.join(names)}) nor a launch option"
         )
     try:
-        bound = inspect.signature(kernel.fn).bind(
+        bound = kernel.signature.bind(
             *args, **{key: value for key, value in kwargs.items() if key in names}
         )
     except TypeError as error:
@@ -74,6 +81,8 @@ def _refuse_without_gpu(kernel: JITFunction[Any]) -> None:
 
 
 def _take(kernel: JITFunction[Any], args: Any, kwargs: Any, grid: Any, mode: str) -> None:
+    for hook in kernel.pre_run_hooks:
+        hook(*args, **kwargs)
     arguments, options = _bind(kernel, args, kwargs)
     if len(_devices((), arguments)) > 1:
         _refuse_mixed(kernel, arguments)
@@ -82,7 +91,7 @@ def _take(kernel: JITFunction[Any], args: Any, kwargs: Any, grid: Any, mode: str
     if mode != "record":
         trace: list[Access] | None = [] if launches.wants_trace() else None
         with tape.unseen():
-            arena = interpret(kernel, arguments, sizes, trace)
+            arena = interpret(kernel, arguments, sizes, trace, options, launches.time_limit_s())
         launch = replace(launch, arena=arena, trace=tuple(trace or ()))
         if (taping := tape.active()) is not None:
             taping.launched(kernel, arguments, options, sizes, None)
@@ -103,6 +112,11 @@ def _hooked_run(original: Any) -> Any:
     @functools.wraps(original)
     def run(self: JITFunction[Any], *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         mode = launches.mode()
+        if warmup and not torch.cuda.is_available():
+            raise LaunchError(
+                f"kernel {self.__name__!r}: warmup compiles for the GPU at hand, and PyTorch finds "
+                f"none; kernels.launch.compile_launch compiles a recorded launch for any card"
+            )
         if mode is None:
             # The common case on a GPU: one look at the first tensor, then straight on.
             first = args[0] if args else None
@@ -130,8 +144,11 @@ def _hooked_tune(original: Any) -> Any:
             return original(self, *args, **kwargs)
         # Nothing is timed without a GPU: the first configuration left after pruning is taken.
         self.nargs = named
-        config = self.prune_configs(kwargs)[0]
+        config = self.prune_configs(kwargs)[0] if len(self.configs) > 1 else self.configs[0]
         self.best_config, self.nargs = config, None
+        if config.pre_hook is not None:
+            # It sees what the kernel will get, and may change it: blocks of descriptors, a zero.
+            config.pre_hook({**named, **kwargs, **config.all_kwargs()})
         return self.fn.run(*args, **{**kwargs, **config.all_kwargs()})
 
     run.__kernels_hook__ = True  # type: ignore[attr-defined]

@@ -1,132 +1,139 @@
 """Triton's interpreter, run over the arena.
 
-`builder` mends its arithmetic and `rewrite` its reading of the source. Here its patches of
-`triton.language` are put back, which upstream leaves behind after a helper function ran, and its
-loops with a run-time bound are mended, which fail with newer NumPy in Triton 3.6 and older.
+`rewrite` reads the kernel's source, `language` says what its constructs mean, `builder` computes.
+Nothing of Triton is patched while a kernel runs, so several threads may interpret, compile and
+launch at once.
 """
 
 from __future__ import annotations
 
-import contextlib
-import threading
-import types
-from collections.abc import Callable, Iterator
+import operator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 import triton
 import triton.language as tl
+from triton import knobs
 from triton.runtime import interpreter as upstream
 from triton.runtime.jit import JITFunction
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from kernels.hardware import MAX_GRID
 from kernels.launch.arena import Access, Arena
-from kernels.launch.builder import MendedBuilder, patched_reduce
-from kernels.launch.errors import KernelError, LaunchError
+from kernels.launch.builder import MendedBuilder, Options
+from kernels.launch.errors import KernelError, LaunchError, Place, Program
+from kernels.launch.formats import encode
+from kernels.launch.language import Language, tell_signs
+from kernels.launch.launches import TIME_LIMIT_S
 from kernels.launch.rewrite import function_of
 
-_lock = threading.RLock()
 
-
-@contextlib.contextmanager
-def _patched_language(builder: MendedBuilder) -> Iterator[None]:
-    """Make `triton.language` act on arrays, and put every attribute back afterwards."""
-    owners = [tl, tl.core, tl.math, tl.tensor, tl.dtype, tl.core.tensor_descriptor_base]
-    owners += [tl.core.condition] if hasattr(tl.core, "condition") else []
-    before = [(owner, dict(vars(owner))) for owner in owners]
-    functions: dict[int, Callable[..., Any]] = {}
-
-    def call(self: JITFunction[Any], *args: Any, **kwargs: Any) -> Any:
-        if id(self) not in functions:
-            functions[id(self)] = function_of(self, builder)
-        return functions[id(self)](*args, **kwargs)
-
-    call_before = JITFunction.__call__
-    class_before = upstream.interpreter_builder.__class__
-    JITFunction.__call__ = call
-    upstream.interpreter_builder.__class__ = MendedBuilder
-    upstream.interpreter_builder.arena = builder.arena
-    upstream.interpreter_builder.kernel_code = builder.kernel_code
-    try:
-        upstream._patch_lang(types.SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
-        tl.tensor.__index__ = lambda self: int(self.handle.data.squeeze())
-        tl.reduce = tl.core.reduce = patched_reduce(tl.core.reduce)
-        yield
-    finally:
-        upstream.interpreter_builder.__class__ = class_before
-        JITFunction.__call__ = call_before
-        for owner, attributes in before:
-            for name in [name for name in vars(owner) if name not in attributes]:
-                delattr(owner, name)
-            for name, value in attributes.items():
-                if vars(owner).get(name) is not value:
-                    setattr(owner, name, value)
-
-
-def _convert(name: str, value: Any, arena: Arena) -> Any:
-    """An argument as the interpreter takes it, its tensors placed in the arena."""
-    if hasattr(value, "data_ptr"):
-        base = value.base if hasattr(value, "base") else value  # a TensorWrapper reinterprets
-        address = arena.place(name, base, int(value.element_size()))
+def _number(value: Any, annotation: str | None) -> Any:
+    """A number among the arguments, as a scalar of the type that a GPU would get."""
+    if annotation:
+        kind = tl.str_to_ty(annotation, None)
+    elif isinstance(value, bool):
+        kind = tl.int1
+    elif isinstance(value, float):
+        kind = tl.float32
+    else:
         kind = tl.str_to_ty(triton.runtime.jit.mangle_type(value), None)
-        return tl.tensor(upstream.TensorHandle(np.array([address], dtype=np.uint64), kind), kind)
-    if isinstance(value, TensorDescriptor):
-        semantic = upstream.interpreter_semantic
-        strides = [upstream._implicit_cvt(stride) for stride in value.strides]
-        strides[-1] = tl.constexpr(1)
-        return semantic.make_tensor_descriptor(
-            base=_convert(name, value.base, arena),
-            shape=[upstream._implicit_cvt(size) for size in value.shape],
-            strides=strides,
-            block_shape=[tl.constexpr(size) for size in value.block_shape],
-            padding_option=value.padding,
-        )
-    if isinstance(value, tuple):
-        items = [_convert(f"{name}[{i}]", item, arena) for i, item in enumerate(value)]
-        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
-    return upstream._implicit_cvt(value)
+    return tl.tensor(upstream.TensorHandle(encode(np.array([value]), kind), kind), kind)
 
 
-def normalized_grid(grid: Any, arguments: dict[str, Any]) -> tuple[int, int, int]:
-    """A launch's grid as three sizes; LaunchError with one sentence if it isn't one."""
+class _Arguments:
+    """Converts a launch's arguments to what the interpreter takes; tensors go to the arena."""
+
+    def __init__(self, arena: Arena, language: Language) -> None:
+        self.arena, self.semantic = arena, language.semantic
+
+    def convert(self, name: str, value: Any, annotation: str | None = None) -> Any:
+        if hasattr(value, "data_ptr"):
+            base = value.base if hasattr(value, "base") else value  # a TensorWrapper reinterprets
+            address = self.arena.place(name, base, int(value.element_size()))
+            kind = tl.str_to_ty(triton.runtime.jit.mangle_type(value), None)
+            handle = upstream.TensorHandle(np.array([address], dtype=np.uint64), kind)
+            return tl.tensor(handle, kind)
+        if isinstance(value, TensorDescriptor):
+            *strides, _ = (_number(int(stride), None) for stride in value.strides)
+            return self.semantic.make_tensor_descriptor(
+                base=self.convert(name, value.base),
+                shape=[_number(int(size), None) for size in value.shape],
+                strides=[*strides, tl.constexpr(1)],
+                block_shape=[tl.constexpr(size) for size in value.block_shape],
+                padding_option=value.padding,
+            )
+        if isinstance(value, tuple):
+            items = [self.convert(f"{name}[{i}]", item) for i, item in enumerate(value)]
+            return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+        if isinstance(value, bool | int | float):
+            return _number(value, annotation)
+        if isinstance(value, np.generic):
+            raise LaunchError(
+                f"kernel {self.arena.kernel!r}: argument {name!r} is a {type(value).__name__} of "
+                f"NumPy, which a launch doesn't take; write {name}.item()"
+            )
+        return value
+
+
+def normalized_grid(grid: Any, arguments: dict[str, Any]) -> Program:
+    """A launch's grid as three sizes; LaunchError with one sentence if no GPU takes it."""
     sizes = grid(arguments) if callable(grid) else grid
     sizes = tuple(sizes) if isinstance(sizes, tuple | list) else (sizes,)
-    if not 1 <= len(sizes) <= 3 or not all(isinstance(s, int) and s >= 0 for s in sizes):
+    try:
+        whole = tuple(operator.index(size) for size in sizes)
+    except TypeError:
+        whole = ()
+    if not 1 <= len(whole) <= 3 or min(whole) < 0:
         raise LaunchError(f"grid {sizes!r} is not understood; it takes one to three whole numbers")
-    sizes += (1,) * (3 - len(sizes))
-    return (sizes[0], sizes[1], sizes[2])
+    whole += (1,) * (3 - len(whole))
+    for axis, size, most in zip("xyz", whole, MAX_GRID, strict=True):
+        if size > most:
+            raise LaunchError(f"grid {whole}: {axis} is {size}, and a GPU takes {most} at most")
+    return (whole[0], whole[1], whole[2])
 
 
 def interpret(
     kernel: JITFunction[Any],
     arguments: dict[str, Any],
-    grid: tuple[int, int, int],
+    grid: Program,
     trace: list[Access] | None = None,
+    options: Mapping[str, Any] | None = None,
+    time_limit_s: float = TIME_LIMIT_S,
 ) -> Arena:
     """Run every program of one launch in the interpreter and return the arena it ran in.
 
-    `arguments` holds a value for every parameter of the kernel. Tensors on a GPU are copied to the
-    host and back. KernelError says what the kernel did wrong; memory outside the arguments stays
-    as it was.
+    `arguments` holds a value for every parameter of the kernel, `options` its warps and the like;
+    with `debug` its assertions hold. A program may take `time_limit_s` seconds of this thread's
+    time. Tensors on a GPU are copied to the host and back. KernelError says what the kernel did
+    wrong; memory outside the arguments stays as it was.
     """
     name = kernel.__name__
     arena = Arena(name, grid, trace)
     builder = MendedBuilder()
-    builder.arena, builder.kernel_code = arena, {}
-    constexprs = {parameter.name for parameter in kernel.params if parameter.is_constexpr}
+    given = dict(options or {})
+    given["debug"] = bool(given.get("debug", kernel.debug) or knobs.runtime.debug)
+    builder.options = Options(given)
+    builder.arena, builder.codes, builder.time_limit_s = arena, {}, time_limit_s
+    builder.own_file = kernel.fn.__code__.co_filename
+    builder.set_grid_dim(*grid)
+    language = Language(builder, lambda function: function_of(function, language))
     # NumPy would warn of what is usual on a GPU: inf, NaN and division by zero.
-    with _lock, _patched_language(builder), np.errstate(all="ignore"):
-        function = function_of(kernel, builder)
+    with np.errstate(all="ignore"):
+        convert = _Arguments(arena, language).convert
         converted = {
-            key: value if key in constexprs else _convert(key, value, arena)
-            for key, value in arguments.items()
+            p.name: tl.constexpr(arguments[p.name])
+            if p.is_constexpr
+            else convert(p.name, arguments[p.name], p.annotation_type)
+            for p in kernel.params
         }
-        upstream.interpreter_builder.set_grid_dim(*grid)
+        function = language.helper(kernel)
         for z in range(grid[2]):
             for y in range(grid[1]):
                 for x in range(grid[0]):
-                    upstream.interpreter_builder.set_grid_idx(x, y, z)
+                    builder.start((x, y, z))
                     _run_program(function, converted, name, (x, y, z), builder)
     arena.copy_back()
     return arena
@@ -136,7 +143,7 @@ def _run_program(
     function: Callable[..., Any],
     arguments: dict[str, Any],
     name: str,
-    program: tuple[int, int, int],
+    program: Program,
     builder: MendedBuilder,
 ) -> None:
     try:
@@ -144,19 +151,22 @@ def _run_program(
     except KernelError:
         raise
     except Exception as error:
-        line = None
+        place = Place()
         traceback = error.__traceback__
         while traceback is not None:
-            if traceback.tb_frame.f_code in builder.kernel_code:
-                line = traceback.tb_lineno
+            file = builder.codes.get(traceback.tb_frame.f_code)
+            if file is not None:
+                place = Place(traceback.tb_lineno, None if file == builder.own_file else file)
             traceback = traceback.tb_next
-        at = "" if line is None else f", line {line}"
+        refused = isinstance(error, NotImplementedError)
+        told = str(error) if refused else f"{type(error).__name__}: {error}"
         raise KernelError(
-            f"kernel {name!r}, program {program}{at}: {type(error).__name__}: {error}",
+            f"kernel {name!r}, program {program}{place}: {told}",
             kind="python",
             kernel=name,
             program=program,
-            line=line,
+            line=place.line,
+            file=place.file,
         ) from error
 
 
@@ -171,3 +181,6 @@ def tensors_of(value: Any) -> Iterator[torch.Tensor]:
             yield from tensors_of(item)
     elif hasattr(value, "data_ptr") and hasattr(value, "base"):
         yield from tensors_of(value.base)
+
+
+tell_signs()

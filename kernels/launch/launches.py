@@ -1,7 +1,8 @@
 """What was launched while a block of code ran, in Triton and in CUDA C++ alike.
 
 Both kinds of kernel ask here whether somebody is counting or recording, and tell here what they
-launched, so that a chain of both stands in one list, in the order of its launches.
+launched, so that a chain of both stands in one list, in the order of its launches. A block is told
+what its own thread launches, and what a backward pass does that it calls.
 """
 
 from __future__ import annotations
@@ -12,11 +13,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+import torch
+
 from kernels.launch.arena import Access
 from kernels.launch.errors import Program
 
 if TYPE_CHECKING:
     from kernels.launch.binary import Specialization
+
+
+TIME_LIMIT_S = 20.0  # of one interpreted program; an emulated launch has as long
 
 
 class Totals(Protocol):
@@ -69,6 +75,7 @@ class Launches:
 
     mode: str
     trace: bool = False
+    time_limit_s: float = TIME_LIMIT_S
     seen: list[Launch] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[Launch]:
@@ -78,55 +85,82 @@ class Launches:
         return len(self.seen)
 
 
-_active: list[Launches] = []
-_watchers: list[Callable[[Launch], None]] = []
+@dataclass
+class _Blocks:
+    """The blocks and the watchers around what one thread does."""
+
+    active: list[Launches] = field(default_factory=list)
+    watchers: list[Callable[[Launch], None]] = field(default_factory=list)
+
+
+_KEY = "kernels.launch.blocks"
+open_blocks: set[object] = set()  # of all threads: where there is none, nobody has to look further
+
+
+def _mine() -> _Blocks:
+    # PyTorch hands this to the threads that run a backward pass, which is why it isn't a
+    # threading.local: what a backward pass launches belongs to the block around it.
+    if not torch._C._is_key_in_tls(_KEY):
+        torch._C._stash_obj_in_tls(_KEY, _Blocks())
+    return torch._C._get_obj_in_tls(_KEY)
 
 
 @contextlib.contextmanager
-def _mode(launches: Launches) -> Iterator[Launches]:
-    _active.append(launches)
+def _listed(where: list[Any], what: Any) -> Iterator[Any]:
+    token = object()
+    where.append(what)
+    open_blocks.add(token)
     try:
-        yield launches
+        yield what
     finally:
-        _active.remove(launches)
+        open_blocks.discard(token)
+        where.remove(what)
 
 
-def interpreting(trace: bool = False) -> contextlib.AbstractContextManager[Launches]:
+def interpreting(
+    trace: bool = False, *, time_limit_s: float = TIME_LIMIT_S
+) -> contextlib.AbstractContextManager[Launches]:
     """Interpret or emulate every launch inside the block, whatever its device; keep its counts.
 
-    With `trace`, every access is kept too, in order: many times slower and larger.
+    With `trace`, every access is kept too, in order: many times slower and larger. A program in
+    Triton may take `time_limit_s` seconds of its thread's time.
     """
-    return _mode(Launches("interpret", trace))
+    return _listed(_mine().active, Launches("interpret", trace, time_limit_s))
 
 
 def recording() -> contextlib.AbstractContextManager[Launches]:
     """Keep every launch inside the block and run none: outputs stay as they were allocated."""
-    return _mode(Launches("record"))
+    return _listed(_mine().active, Launches("record"))
 
 
-@contextlib.contextmanager
-def watching(watch: Callable[[Launch], None]) -> Iterator[None]:
+def watching(watch: Callable[[Launch], None]) -> contextlib.AbstractContextManager[object]:
     """Call `watch` with each launch inside the block that is interpreted, emulated or recorded."""
-    _watchers.append(watch)
-    try:
-        yield
-    finally:
-        _watchers.remove(watch)
+    return _listed(_mine().watchers, watch)
 
 
 def mode() -> str | None:
     """What the innermost block asks of a launch, "interpret" or "record"; None outside a block."""
-    return _active[-1].mode if _active else None
+    if not open_blocks:
+        return None
+    active = _mine().active
+    return active[-1].mode if active else None
 
 
 def wants_trace() -> bool:
     """Whether one of the blocks around a launch keeps every access."""
-    return any(launches.trace for launches in _active)
+    return any(launches.trace for launches in _mine().active)
+
+
+def time_limit_s() -> float:
+    """How long one interpreted program may take, in seconds: as the innermost block says."""
+    active = _mine().active if open_blocks else []
+    return active[-1].time_limit_s if active else TIME_LIMIT_S
 
 
 def keep(launch: Launch) -> None:
     """Tell a launch to the blocks around it; one that was only recorded to the innermost."""
-    for watch in _watchers:
+    mine = _mine()
+    for watch in mine.watchers:
         watch(launch)
-    for launches in _active if mode() == "interpret" else _active[-1:]:
+    for launches in mine.active if mode() == "interpret" else mine.active[-1:]:
         launches.seen.append(launch)

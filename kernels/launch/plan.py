@@ -180,7 +180,7 @@ class Plan:
 
     def _values(self) -> dict[str, Any]:
         return {
-            "MISS": MISS, "changes": changes, "active": launches._active,
+            "MISS": MISS, "changes": changes, "active": launches.open_blocks,
             "forward_ad": forward_ad, "modes": torch._C._len_torch_function_stack,
             "stream": _stream, "device": self.device, "At": _At,
             "absent": _ABSENT, "described": _described,

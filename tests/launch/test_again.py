@@ -226,6 +226,7 @@ def test_launches_that_are_counted_or_recorded_are_the_function_s_own(call):
         with watch() as seen:
             assert counted(call, x, 3.0) == 1
         assert [launch.name for launch in seen] == ["scale_kernel"]
+        assert counted(call, x, 3.0) == 0
 
 
 def test_forward_mode_and_negated_tensors_go_the_long_way(call):

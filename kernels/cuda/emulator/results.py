@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kernels.launch.arena import Access, Offsets
+from kernels.launch.arena import Access
+from kernels.launch.storage import Offsets
 
 KINDS = ("load", "store", "atomic")
 SECTOR_BYTES = 32

@@ -121,9 +121,10 @@ def _all_programs(launch: Launch) -> Step:
 def _step(launch: Launch) -> Step:
     launch = _sampled(launch)
     step = _extended(launch, ()).steps[0]
+    names = traffic.told_names(launch.arguments)
     for name, value in launch.arguments.items():
         size = sum(tensor.numel() * tensor.element_size() for tensor in tensors_of(value))
-        moved = step.tensor(name.removesuffix("_ptr"))
+        moved = step.tensor(names[name])
         if max(moved.read_unique, moved.write_unique) > size:
             raise ValueError(f"launch of {launch.name!r}: its programs don't share {name!r} evenly")
     return step

@@ -5,15 +5,21 @@ Kernels in Triton are interpreted, kernels in CUDA C++ emulated; a chain of both
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from kernels.lab.counting.ledger import Ledger, Step, TensorTraffic
 from kernels.launch import Access, Launch, Launches, interpreting
 
 
-def _name(parameter: str) -> str:
-    return parameter.removesuffix("_ptr")
+def told_names(parameters: Iterable[str]) -> dict[str, str]:
+    """How a ledger tells a kernel's parameters: `x_ptr` as `x`, unless there is an `x` too."""
+    names = list(parameters)
+    short = {name: name.removesuffix("_ptr") for name in names}
+    return {
+        name: name if short[name] in short and short[name] != name else short[name]
+        for name in names
+    }
 
 
 def step_of(launch: Launch) -> Step:
@@ -21,7 +27,9 @@ def step_of(launch: Launch) -> Step:
     arena = launch.arena
     if arena is None:
         raise ValueError(f"launch of {launch.name!r} was recorded, not run: no counts")
-    tensors = tuple(TensorTraffic(_name(name), *rest) for name, *rest in arena.totals())
+    totals = list(arena.totals())
+    names = told_names([*launch.arguments, *(name for name, *_ in totals)])
+    tensors = tuple(TensorTraffic(names[name], *rest) for name, *rest in totals)
     return Step(
         launch.name,
         "launch",
