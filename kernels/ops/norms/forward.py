@@ -25,26 +25,26 @@ Tensor = torch.Tensor
 
 
 @triton.jit
-def load_summed(x_ptr, residual_ptr, h_ptr, x_offsets, h_offsets, mask):
+def load_summed(x_ptr, residual_ptr, h_ptr, x_row, h_row, x_cols, cols, mask):
     # A part of a row in fp32; with a residual the rounded sum, which is stored too.
-    x = tl.load(x_ptr + x_offsets, mask=mask, other=0.0).to(tl.float32)
+    x = tl.load(x_ptr + x_row + x_cols, mask=mask, other=0.0).to(tl.float32)
     if residual_ptr is not None:
-        x += tl.load(residual_ptr + x_offsets, mask=mask, other=0.0).to(tl.float32)
+        x += tl.load(residual_ptr + x_row + x_cols, mask=mask, other=0.0).to(tl.float32)
         h = x.to(h_ptr.dtype.element_ty)
-        tl.store(h_ptr + h_offsets, h, mask=mask)
+        tl.store(h_ptr + h_row + cols, h, mask=mask)
         x = h.to(tl.float32)  # what is normalised is what is stored: backward starts from it
     return x
 
 
 @triton.jit
-def store_scaled(x_hat, weight_ptr, bias_ptr, y_ptr, cols, y_offsets, mask):
+def store_scaled(x_hat, weight_ptr, bias_ptr, y_ptr, y_row, cols, mask):
     # The part's output from x̂.
     y = x_hat
     if weight_ptr is not None:
         y *= tl.load(weight_ptr + cols, mask=mask, other=0.0).to(tl.float32)
     if bias_ptr is not None:
         y += tl.load(bias_ptr + cols, mask=mask, other=0.0).to(tl.float32)
-    tl.store(y_ptr + y_offsets, y.to(y_ptr.dtype.element_ty), mask=mask)
+    tl.store(y_ptr + y_row + cols, y.to(y_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit(do_not_specialize=["n_inner_rows"])  # specialized to 1, a wide fp32 row spills
@@ -89,12 +89,12 @@ def norm_row(
     cols = tl.arange(0, BLOCK_COLS)
     mask = cols < n_cols
     x_cols = (cols.to(tl.int64) if WIDE_OFFSETS else cols) * x_col_stride
-    x = load_summed(x_ptr, residual_ptr, h_ptr, x_row + x_cols, y_row + cols, mask)
+    x = load_summed(x_ptr, residual_ptr, h_ptr, x_row, y_row, x_cols, cols, mask)
     if REST_COLS > 0:
         rest = BLOCK_COLS + tl.arange(0, REST_COLS)
         rest_mask = rest < n_cols
         x_rest = (rest.to(tl.int64) if WIDE_OFFSETS else rest) * x_col_stride
-        x2 = load_summed(x_ptr, residual_ptr, h_ptr, x_row + x_rest, y_row + rest, rest_mask)
+        x2 = load_summed(x_ptr, residual_ptr, h_ptr, x_row, y_row, x_rest, rest, rest_mask)
     if LOAD_WEIGHTS_EARLY:  # under way with the row; later they would be waited for once more
         if weight_ptr is not None:
             weight = tl.load(weight_ptr + cols, mask=mask, other=0.0)
@@ -126,9 +126,9 @@ def norm_row(
             y += bias.to(tl.float32)
         tl.store(y_ptr + y_row + cols, y.to(y_ptr.dtype.element_ty), mask=mask)
     else:
-        store_scaled(x * inv_std, weight_ptr, bias_ptr, y_ptr, cols, y_row + cols, mask)
+        store_scaled(x * inv_std, weight_ptr, bias_ptr, y_ptr, y_row, cols, mask)
     if REST_COLS > 0:
-        store_scaled(x2 * inv_std, weight_ptr, bias_ptr, y_ptr, rest, y_row + rest, rest_mask)
+        store_scaled(x2 * inv_std, weight_ptr, bias_ptr, y_ptr, y_row, rest, rest_mask)
 
 
 @triton.jit
