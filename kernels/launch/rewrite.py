@@ -211,7 +211,7 @@ def _code_of(kernel: JITFunction[Any]) -> types.CodeType:
 def function_of(kernel: JITFunction[Any], language: Language) -> Callable[..., Any]:
     """The kernel, or a helper of it, as a Python function for one launch."""
     code = _code_of(kernel)
-    if not kernel.fn.__module__.startswith("triton."):  # lines of Triton's own tell nothing
+    if not str(kernel.fn.__module__).startswith("triton."):  # lines of Triton's own tell nothing
         language.builder.codes[code] = code.co_filename
     namespace = {**kernel.get_capture_scope(), _LANGUAGE: language}
     defaults = tuple(map(passed, kernel.fn.__defaults__ or ()))

@@ -116,3 +116,17 @@ def test_a_keyboard_interrupt_leaves_a_kernel_as_it_is():
     x = torch.zeros(1)
     interrupted[(1,)](x, INTERRUPT="")
     assert x.item() == 1
+
+
+def test_a_kernel_of_no_module_runs_and_names_its_line(tmp_path):
+    file = tmp_path / "cell.py"
+    file.write_text("@triton.jit\ndef kernel(x_ptr, i):\n    tl.store(x_ptr + i, 1.0)\n")
+    namespace = {"triton": triton, "tl": tl}
+    exec(compile(file.read_text(), str(file), "exec"), namespace)
+    assert namespace["kernel"].fn.__module__ in (None, "builtins")
+    x = torch.zeros(2)
+    namespace["kernel"][(1,)](x, 1)
+    assert x.tolist() == [0, 1]
+    with pytest.raises(KernelError) as caught:
+        namespace["kernel"][(1,)](x, 2)
+    assert (caught.value.line, caught.value.file) == (3, None)
