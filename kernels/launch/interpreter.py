@@ -11,6 +11,7 @@ import contextlib
 import threading
 import types
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from triton.runtime.jit import JITFunction
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.launch.arena import Access, Arena
+from kernels.launch.block_types import made_once
 from kernels.launch.builder import MendedBuilder, patched_reduce
 from kernels.launch.errors import KernelError, LaunchError
 from kernels.launch.rewrite import function_of
@@ -44,10 +46,14 @@ def _patched_language(builder: MendedBuilder) -> Iterator[None]:
 
     call_before = JITFunction.__call__
     class_before = upstream.interpreter_builder.__class__
+    options_before = upstream.interpreter_builder.options
     JITFunction.__call__ = call
     upstream.interpreter_builder.__class__ = MendedBuilder
     upstream.interpreter_builder.arena = builder.arena
     upstream.interpreter_builder.kernel_code = builder.kernel_code
+    # Otherwise each sum of integers is computed once more in 64 bits, for a `device_assert` that
+    # does nothing without `debug`: half of a launch's time.
+    upstream.interpreter_builder.options = replace(options_before, sanitize_overflow=False)
     try:
         upstream._patch_lang(types.SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
         tl.tensor.__index__ = lambda self: int(self.handle.data.squeeze())
@@ -55,6 +61,7 @@ def _patched_language(builder: MendedBuilder) -> Iterator[None]:
         yield
     finally:
         upstream.interpreter_builder.__class__ = class_before
+        upstream.interpreter_builder.options = options_before
         JITFunction.__call__ = call_before
         for owner, attributes in before:
             for name in [name for name in vars(owner) if name not in attributes]:
@@ -116,7 +123,7 @@ def interpret(
     builder.arena, builder.kernel_code = arena, {}
     constexprs = {parameter.name for parameter in kernel.params if parameter.is_constexpr}
     # NumPy would warn of what is usual on a GPU: inf, NaN and division by zero.
-    with _lock, _patched_language(builder), np.errstate(all="ignore"):
+    with _lock, made_once(), _patched_language(builder), np.errstate(all="ignore"):
         function = function_of(kernel, builder)
         converted = {
             key: value if key in constexprs else _convert(key, value, arena)

@@ -5,9 +5,11 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from triton.runtime import interpreter as upstream
 from triton.runtime.jit import JITFunction
 
 from kernels import KernelError
+from kernels.launch.block_types import made_once
 from tests.launch import kernels_under_test as k
 
 
@@ -107,8 +109,10 @@ def test_arrays_among_the_globals_do_no_harm():
 
 def test_nothing_stays_patched_and_no_name_is_left_behind():
     def attributes():
-        owners = (tl, tl.core, tl.math, tl.tensor, tl.dtype, JITFunction)
-        return [{name: id(value) for name, value in vars(owner).items()} for owner in owners]
+        owners = (tl, tl.core, tl.math, tl.tensor, tl.dtype, tl.block_type, JITFunction)
+        owners += (upstream, type(upstream.interpreter_semantic))
+        told = [{name: id(value) for name, value in vars(owner).items()} for owner in owners]
+        return [*told, upstream.interpreter_builder.options]
 
     names = set(vars(k))
     before = attributes()
@@ -117,3 +121,54 @@ def test_nothing_stays_patched_and_no_name_is_left_behind():
         k.missing_name[(1,)](torch.zeros(1))
     assert attributes() == before
     assert set(vars(k)) == names
+
+
+def types_of(dtype, sizes):
+    """All that upstream tells of a block's type, of a tensor of it and of its array."""
+    kind = tl.block_type(dtype, sizes)
+    data = np.zeros(sizes, upstream._get_np_dtype(kind))
+    block = tl.tensor(upstream.TensorHandle(data, kind.scalar), kind)
+    other = tl.block_type(tl.int8, sizes)
+    return (
+        *(kind.name, kind.numel, [type(n) for n in kind.shape.values], str(kind.shape)),
+        *(str(block.shape), block.numel.value, str(block.dtype), str(block.type), data.dtype),
+        *(kind == tl.block_type(dtype, list(sizes)), kind == other, kind.scalar == tl.int8),
+        *(kind == dtype, dtype == kind, str(kind.with_element_ty(tl.float16))),
+    )
+
+
+@pytest.mark.parametrize("dtype", [tl.float32, tl.bfloat16, tl.int1, tl.pointer_type(tl.float16)])
+def test_types_that_are_made_once_are_those_that_upstream_makes(dtype):
+    shapes = ([4], [8, 4], [tl.constexpr(8), tl.constexpr(4)], [1, 1, 2])
+    plain = [types_of(dtype, [tl.core._unwrap_if_constexpr(n) for n in one]) for one in shapes]
+    with made_once():
+        for _ in range(2):  # as it is made, and as it is known
+            assert [types_of(dtype, [int(n) for n in one]) for one in shapes] == plain
+            for wrong, said in (([3], "power of 2"), ([], "0d"), ([4.0], "must have type")):
+                with pytest.raises((ValueError, TypeError), match=said):
+                    tl.block_type(dtype, wrong)
+
+
+def test_blocks_of_a_shape_are_not_broadcast_and_others_are():
+    with made_once():
+        one = tl.tensor(
+            upstream.TensorHandle(np.zeros((4, 1)), tl.float64), tl.block_type(tl.float64, [4, 1])
+        )
+        row = tl.tensor(
+            upstream.TensorHandle(np.zeros((1, 8)), tl.float64), tl.block_type(tl.float64, [1, 8])
+        )
+        semantic = upstream.interpreter_semantic
+        assert semantic.broadcast_impl_value(one, one) == (one, one)
+        told = semantic.broadcast_impl_value(one, row)
+        assert [t.type.name for t in told] == [tl.block_type(tl.float64, [4, 8]).name] * 2
+        odd = tl.tensor(
+            upstream.TensorHandle(np.zeros(2), tl.float64), tl.block_type(tl.float64, [2])
+        )
+        with pytest.raises(ValueError, match="incompatible dimensions"):
+            semantic.broadcast_impl_value(row, odd)
+
+
+def test_whole_numbers_wrap_as_on_a_gpu():
+    x = torch.tensor([2**31 - 1, 5], dtype=torch.int32)
+    k.add_in_place[(1,)](x, BLOCK=2)
+    assert x.tolist() == [-(2**31), 6]
