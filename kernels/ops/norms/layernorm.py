@@ -271,6 +271,7 @@ OP = register(
             cost=common.forward_cost(TENSORS),
             tolerance=common.forward_tolerance(TENSORS),
             candidates=candidates(centred=True),
+            beyond=cases([(1, 1001), (1, 4095), (1, 20_000), (1, 20_001)]),
         ),
         backward=Backward(
             cost=common.backward_cost(TENSORS),
@@ -278,6 +279,7 @@ OP = register(
             cases=cases(common.LARGE, "bf16") + cases([(4096, 4096)], "fp32"),
             candidates=backward_candidates(centred=True),
             differentiates=TENSORS,
+            beyond=common.RAGGED_BACK,
         ),
     )
 )
