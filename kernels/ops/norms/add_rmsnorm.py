@@ -123,7 +123,7 @@ OP = register(
             cases=cases([(4096, 4096), (16384, 8192)], "bf16"),
             candidates=backward_candidates(centred=False),
             differentiates=TENSORS,
-            beyond=common.RAGGED_BACK,
+            beyond=common.BEYOND_BACK,
         ),
     )
 )

@@ -39,9 +39,9 @@ BEYOND: tuple[Shape, ...] = (
     (1024, 65536),
     (33, 1000),
     (33, 12_289),
-    (4, 16384),
 )
-RAGGED_BACK = cases([(4, 20_001)], "fp16", "bf16")
+# A few rows of 16384 fp16 columns are left out too: AddRMSNorm's keep 8 bytes so on 12.0.
+BEYOND_BACK = cases([(4, 20_001)], "fp16", "bf16") + cases([(4, 16384)], "fp32")
 
 
 def inputs(

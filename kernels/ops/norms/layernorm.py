@@ -279,7 +279,7 @@ OP = register(
             cases=cases(common.LARGE, "bf16") + cases([(4096, 4096)], "fp32"),
             candidates=backward_candidates(centred=True),
             differentiates=TENSORS,
-            beyond=common.RAGGED_BACK,
+            beyond=common.BEYOND_BACK,
         ),
     )
 )

@@ -125,7 +125,7 @@ OP = register(
             cases=cases(common.LARGE, "bf16"),
             candidates=backward_candidates(centred=False),
             differentiates=TENSORS,
-            beyond=common.RAGGED_BACK,
+            beyond=common.BEYOND_BACK,
         ),
     )
 )
