@@ -396,16 +396,16 @@ def test_programs_of_two_kinds_are_counted_at_a_few_rows(monkeypatch):
     few = Teams(64, num_warps=1, sum_rows=2, sum_cols=64, rows_per_team=4)
     monkeypatch.setattr(configurations, "WIDER_HALF", few)
     op, shape, dtype = get("layernorm"), (100, 192), torch.bfloat16
-    caches = configurations.backward_configuration, op_ledger._count
+    forget = configurations.backward_configuration.cache_clear, op_ledger.forget
     try:
-        for cache in caches:
-            cache.cache_clear()
+        for one in forget:
+            one()
         extended = op_ledger.count_op(op, "fused", shape, dtype, "bwd")
         bound = passes.bind(op, op.variant("fused"), op.inputs(shape, dtype, "cpu", 0), "bwd")
         whole = traffic.count(bound)
     finally:
-        for cache in caches:
-            cache.cache_clear()
+        for one in forget:
+            one()
     assert [s.name for s in whole.steps] == ["norm_backward_wide", "sum_partials"]
     assert extended.method == "linear"
     for one, other in zip(extended.steps, whole.steps, strict=True):
