@@ -237,13 +237,15 @@ class Pass:
     `tolerance(case, name)` bounds the error of an output, or of the gradient of an input, by its
     name. `cases` are those that the suite measures, shape by shape, where all of the operation's
     would take too long. `candidates(case)` are the configurations of `fused` that `tune` compares,
-    as functions of the inputs by name.
+    as functions of the inputs by name. `beyond` are cases at which the launches of this way alone,
+    of the fastest variants, must compile beside those of the operation's shapes.
     """
 
     cost: Callable[[Case], Cost]
     tolerance: Callable[[Case, str], Tolerance]
     cases: tuple[Case, ...] | None = None
     candidates: Candidates | None = None
+    beyond: tuple[Case, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -330,11 +332,21 @@ class Op:
         """The degree in each size that counts are extended along."""
         return self.degrees or dict.fromkeys(self.independent, 1)
 
-    def compiled_at(self, variant: Variant) -> tuple[Case, ...]:
-        """Return the cases whose launches a variant is compiled for ahead of time."""
-        beyond = self.beyond if variant.name in FASTEST else ()
+    def compiled_at(self, variant: Variant) -> dict[Case, tuple[str, ...]]:
+        """Return the cases that a variant is compiled for ahead of time, and the passes of each.
+
+        "fwd" is a call without gradients, "train" the forward of a training step, "bwd" the rest.
+        """
+        fastest = variant.name in FASTEST
+        shapes = (*self.shapes, *self.beyond) if fastest else self.shapes
         names = [dtype_name(dtype) for dtype in self.dtypes]
-        return cases((*self.shapes, *beyond), *names, options=self.options)
+        whole = ("fwd", "train", "bwd") if variant.has("train") else ("fwd",)
+        found: dict[Case, tuple[str, ...]]
+        found = dict.fromkeys(cases(shapes, *names, options=self.options), whole)
+        for pass_ in (p for p in ("fwd", "bwd") if fastest and variant.has(p)):
+            for case in self.pass_(pass_).beyond:
+                found[case] = tuple(dict.fromkeys((*found.get(case, ()), pass_)))
+        return found
 
     def pass_(self, name: str) -> Pass:
         """Return the pass `fwd`, `bwd` or `train`; ValueError with one sentence if it has none."""

@@ -119,7 +119,8 @@ def _fault(op: Op) -> str | None:
             return f"{what} of {op.name!r} names {sorted(unknown)}; its dims are {op.dims!r}"
     if not op.shapes:
         return f"operation {op.name!r} has no shapes: its suite would measure nothing"
-    told = [case.shape for p in (op.forward, op.backward) if p for case in p.cases or ()]
+    ways = [p for p in (op.forward, op.backward) if p]
+    told = [case.shape for p in ways for case in (*(p.cases or ()), *p.beyond)]
     for shape in (*op.shapes, *op.beyond, *op.small, *told):
         if len(shape) != len(op.dims):
             return f"shape {shape_name(shape)} of {op.name!r} does not fit its dims {op.dims!r}"

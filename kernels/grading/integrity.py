@@ -16,7 +16,7 @@ import random
 import sys
 import time
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -37,23 +37,32 @@ _FUNCTIONS = (
 _FREE = frozenset("print input open help exit quit breakpoint __import__ __build_class__".split())
 
 
+_ABSENT = object()
+
+
 def _code(value: Any) -> Any:
     return getattr(value, "__code__", None)
 
 
-def _now(owner: Any, name: str) -> Any:
+def _spaces(owner: Any) -> tuple[Mapping[str, Any], ...]:
+    """Where an attribute of the owner may be stored, the first to look at first."""
+    return tuple(vars(one) for one in (owner.__mro__ if isinstance(owner, type) else (owner,)))
+
+
+def _stored(spaces: tuple[Mapping[str, Any], ...], name: str) -> Any:
     """An attribute as it is stored, inherited ones too; nothing of the owner's runs."""
-    for holder in owner.__mro__ if isinstance(owner, type) else (owner,):
-        if name in vars(holder):
-            return vars(holder)[name]
+    for space in spaces:
+        if (value := space.get(name, _ABSENT)) is not _ABSENT:
+            return value
     return None
 
 
 def _members(owner: Any) -> Iterator[tuple[str, Any]]:
     names = dir(owner) if isinstance(owner, type) else list(vars(owner))
+    spaces = _spaces(owner)
     kinds = (*_FUNCTIONS, type) if owner is builtins else _FUNCTIONS
     for name in names:
-        value = _now(owner, name)
+        value = _stored(spaces, name)
         if isinstance(value, types.FunctionType) and owner is torch:
             continue
         if isinstance(value, kinds):
@@ -79,17 +88,22 @@ class Snapshot:
     """The functions that verdicts rest on, as they were when the snapshot was taken."""
 
     def __init__(self) -> None:
-        self._seen: list[tuple[str, Any, str, Any, Any]] = [
-            (where, owner, name, value, _code(value))
-            for where, owner in _owners()
-            for name, value in _members(owner)
-            if name not in _FREE
-        ]
+        owners = list(_owners())
+        self._bases = [(where, one, one.__mro__) for where, one in owners if isinstance(one, type)]
+        self._seen: list[tuple[str, tuple[Mapping[str, Any], ...], str, Any, Any]] = []
+        for where, owner in owners:
+            spaces = _spaces(owner)
+            members = [(name, value) for name, value in _members(owner) if name not in _FREE]
+            self._seen += [(where, spaces, name, value, _code(value)) for name, value in members]
 
     def changed(self) -> str | None:
         """The full name of the first function that is another now, or None."""
-        for where, owner, name, value, code in self._seen:
-            now = _now(owner, name)
-            if now is not value or _code(now) is not code:
+        for where, owner, bases in self._bases:
+            if owner.__mro__ is not bases:
+                return f"{where}.__bases__"
+        for where, spaces, name, value, code in self._seen:
+            if _stored(spaces, name) is not value:
+                return f"{where}.{name}"
+            if code is not None and value.__code__ is not code:
                 return f"{where}.{name}"
         return None

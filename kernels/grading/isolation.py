@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import io
 import json
 import os
@@ -104,6 +105,8 @@ def isolated(
 def _be_the_child(work: Callable[[], dict[str, Any]], out: int, printed: int, stacks: int) -> None:
     """Run `work`, write what it returns as JSON to `out`, and end this process."""
     try:
+        # Python's collector would go through all that the parent has, and have its pages copied.
+        gc.freeze()
         # Out of the notebook's process group: Ctrl-C is the parent's to handle.
         os.setsid()
         os.dup2(printed, 1)

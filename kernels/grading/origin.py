@@ -78,6 +78,18 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from _codes(value)
 
 
+_NAMES = frozenset(
+    "LOAD_GLOBAL LOAD_NAME LOAD_DEREF IMPORT_NAME IMPORT_FROM LOAD_ATTR LOAD_METHOD".split()
+)
+
+
+@functools.lru_cache(maxsize=1000)
+def _steps(code: types.CodeType) -> tuple[tuple[str, str], ...]:
+    """The instructions of a code that name something, with the name; asked for at every launch."""
+    steps = dis.get_instructions(code)
+    return tuple((step.opname, step.argval) for step in steps if step.opname in _NAMES)
+
+
 def _named(function: types.FunctionType) -> Iterator[Any]:
     """What the names in a function's own code stand for: `simple`, `layernorm.simple`, imports."""
     known = dict(function.__globals__)
@@ -88,17 +100,15 @@ def _named(function: types.FunctionType) -> Iterator[Any]:
     yield from (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
     for code in _codes(function.__code__):
         value: Any = None
-        for step in dis.get_instructions(code):
-            if step.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF"):
-                value = known.get(step.argval)
-            elif step.opname == "IMPORT_NAME":
-                imported = sys.modules.get(step.argval)
-            elif step.opname == "IMPORT_FROM":
-                value = _member(imported, step.argval)
-            elif step.opname in ("LOAD_ATTR", "LOAD_METHOD"):
-                value = _member(value, step.argval)
+        for step, name in _steps(code):
+            if step in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF"):
+                value = known.get(name)
+            elif step == "IMPORT_NAME":
+                imported = sys.modules.get(name)
+            elif step == "IMPORT_FROM":
+                value = _member(imported, name)
             else:
-                continue
+                value = _member(value, name)
             yield value
 
 

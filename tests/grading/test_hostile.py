@@ -9,7 +9,7 @@ import torch
 import triton
 
 import kernels.grading.closeness
-from kernels.grading import check, progress
+from kernels.grading import check, progress, question
 from kernels.grading.progress import note
 from tests.grading import submissions as s
 
@@ -72,6 +72,16 @@ def patches_a_builtin(x, weight, bias, eps):
     return torch.zeros_like(x)
 
 
+class _Inserted:
+    def __eq__(self, other):
+        return True
+
+
+def patches_a_class_by_its_bases(x, weight, bias, eps):
+    question.Wrong.__bases__ = (_Inserted, Exception)
+    return torch.zeros_like(x)
+
+
 _kept = {}
 
 
@@ -107,6 +117,7 @@ def stores_its_input(x, weight, bias, eps):
         (patches_the_clock, "time.perf_counter is not the one"),
         (patches_a_method, "Tensor.__eq__ is not the one"),
         (patches_a_builtin, "builtins.bool is not the one"),
+        (patches_a_class_by_its_bases, "question.Wrong.__bases__ is not the one"),
         (replays, "should be"),
         (one_buffer, "memory of an earlier call's output"),
         (stores_its_input, "it changed its input x"),

@@ -97,12 +97,12 @@ def test_answers_in_one_fork_are_told_as_each_by_itself(monkeypatch):
 
         return answer
 
-    monkeypatch.setattr(isolation, "LIMIT_S", 5.0)
+    monkeypatch.setattr(isolation, "LIMIT_S", 3.0)
     monkeypatch.setattr(verdict, "_AT_ONCE", 5)
     given = [right, doing(_ends), *wrong, doing(_sleeps), doing(_takes_all_memory), right]
     given += [*answers[3:6], doing(_ends)]
     told = faults(asked.question, given)
-    assert "did not end within 5 seconds" in told.pop(5)
+    assert "did not end within 3 seconds" in told.pop(5)
     del given[5]
     assert told == [fault(asked.question, answer) for answer in given]
     assert [number for number, why in enumerate(told) if not why] == [0, 6]

@@ -1,8 +1,5 @@
 """Each known-wrong submission fails with the diagnosis meant for it; right ones pass."""
 
-import statistics
-import time
-
 import pytest
 import torch
 
@@ -11,6 +8,7 @@ from kernels.grading.questions.ch02.eager_bytes import _right
 from kernels.lab.counting.op_ledger import count_op
 from kernels.ops.norms.layernorm import OP
 from tests.grading import submissions as s
+from tests.grading.right import assert_passes_soon
 
 
 def fails(result: Result, *, message: str = "", means: str = "") -> None:
@@ -21,7 +19,7 @@ def fails(result: Result, *, message: str = "", means: str = "") -> None:
 
 @pytest.mark.parametrize("answer", [s.bytes_by_operator, s.bytes_in_one_formula])
 def test_bytes_right(answer):
-    assert check("02.1", answer).passed
+    assert_passes_soon("02.1", answer)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +60,7 @@ def test_the_formula_behind_the_diagnoses_is_the_ledger(shape, dtype):
 
 @pytest.mark.parametrize("answer", [s.masked_square, s.two_rows, s.with_fault("")])
 def test_layer_norm_right(answer):
-    assert check("02.2", answer).passed
+    assert_passes_soon("02.2", answer)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +105,7 @@ def test_layer_norm_wrong(answer, message, means):
 
 @pytest.mark.parametrize("answer", [s.merge, s.merge_by_identity, s.merge_one_way])
 def test_merge_right(answer):
-    assert check("02.3", answer).passed
+    assert_passes_soon("02.3", answer)
 
 
 def broken(**how):
@@ -154,19 +152,5 @@ def test_merge_of_another_kind(answer, message):
 
 @pytest.mark.parametrize("seed", range(8))
 def test_right_answers_pass_whatever_the_seed(seed):
-    assert check("02.3", s.merge_by_identity, seed=seed).passed
-    assert check("02.2", s.masked_square, seed=seed).passed
-
-
-def seconds(question, answer) -> float:
-    start = time.perf_counter()
-    check(question, answer)
-    return time.perf_counter() - start
-
-
-@pytest.mark.parametrize(
-    ("question", "answer"),
-    [("02.1", s.bytes_by_operator), ("02.2", s.two_rows), ("02.3", s.merge)],
-)
-def test_a_check_takes_less_than_five_seconds(question, answer):
-    assert statistics.median(seconds(question, answer) for _ in range(3)) < 5
+    assert_passes_soon("02.3", s.merge_by_identity, seed)
+    assert_passes_soon("02.2", s.masked_square, seed)

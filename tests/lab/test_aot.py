@@ -1,4 +1,4 @@
-"""Every launch compiled for six cards with no GPU; and what is said of one that must not ship."""
+"""Every launch compiled for every card with no GPU; and what is said of one that must not ship."""
 
 import dataclasses
 import re
@@ -19,6 +19,9 @@ from kernels.launch import assume_capability, capability
 from kernels.registry import Variant, get
 
 LAYERNORM = get("layernorm")
+LAYERNORM = dataclasses.replace(
+    LAYERNORM, forward=dataclasses.replace(LAYERNORM.forward, beyond=())
+)
 # Without its backward: a binary for each of its launches is enough here.
 FORWARD = dataclasses.replace(LAYERNORM.variant("fused"), passes=("fwd",))
 
@@ -81,6 +84,7 @@ def test_the_matrix_instruction_is_each_cards_own():
     assert {b.capability: b.matrix_instruction for b in built} == {
         75: None,  # Triton multiplies without tensor cores there
         80: "mma.sync",
+        86: "mma.sync",
         89: "mma.sync",
         90: "wgmma.mma_async",
         100: "tcgen05.mma",
@@ -292,7 +296,7 @@ def test_without_nvrtc_the_command_says_what_is_not_compiled(missing, capsys, mo
     assert main(["aot"]) == 0
     out = capsys.readouterr().out
     assert re.search(r"mine mine is not compiled: .*isn't installed: `pip install ", out)
-    assert "1 kernels compiled, 0 at fault" in out
+    assert "\n1 kernels compiled, 0 at fault" in out
 
 
 def test_what_a_gpu_could_not_run_is_not_compiled(capsys, monkeypatch):
@@ -326,7 +330,7 @@ def test_the_command(capsys, monkeypatch):
     code, out = ran(small)
     assert code == 0
     assert "512x1024 65536x1024" in out
-    assert "5 kernels compiled, 0 at fault" in out
+    assert "\n5 kernels compiled, 0 at fault" in out
     assert aot.NO_BF16 in out
     assert "sm_75: Tesla T4" in out
 

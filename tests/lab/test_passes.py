@@ -191,9 +191,9 @@ def test_what_is_counted_needs_no_context_of_a_gpu(monkeypatch):
 def registered(monkeypatch):
     selection.load_ops()
     monkeypatch.setattr(registry, "_OPS", {})
-    op_ledger._count.cache_clear()
+    op_ledger.forget()
     yield registry.register(OP)
-    op_ledger._count.cache_clear()
+    op_ledger.forget()
 
 
 def numbers(ledger):

@@ -96,9 +96,9 @@ OP = Op(
 def registered(monkeypatch):
     selection.load_ops()
     monkeypatch.setattr(registry, "_OPS", {})
-    op_ledger._count.cache_clear()
+    op_ledger.forget()
     yield registry.register(OP)
-    op_ledger._count.cache_clear()
+    op_ledger.forget()
 
 
 def numbers(ledger):

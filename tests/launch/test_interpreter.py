@@ -5,6 +5,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from triton.runtime import interpreter as upstream
 from triton.runtime.jit import JITFunction
 
 from kernels import KernelError
@@ -107,8 +108,10 @@ def test_arrays_among_the_globals_do_no_harm():
 
 def test_nothing_stays_patched_and_no_name_is_left_behind():
     def attributes():
-        owners = (tl, tl.core, tl.math, tl.tensor, tl.dtype, JITFunction)
-        return [{name: id(value) for name, value in vars(owner).items()} for owner in owners]
+        owners = (tl, tl.core, tl.math, tl.tensor, tl.dtype, tl.block_type, JITFunction)
+        owners += (upstream, type(upstream.interpreter_semantic))
+        told = [{name: id(value) for name, value in vars(owner).items()} for owner in owners]
+        return [*told, upstream.interpreter_builder.options]
 
     names = set(vars(k))
     before = attributes()
@@ -117,3 +120,9 @@ def test_nothing_stays_patched_and_no_name_is_left_behind():
         k.missing_name[(1,)](torch.zeros(1))
     assert attributes() == before
     assert set(vars(k)) == names
+
+
+def test_whole_numbers_wrap_as_on_a_gpu():
+    x = torch.tensor([2**31 - 1, 5], dtype=torch.int32)
+    k.add_in_place[(1,)](x, BLOCK=2)
+    assert x.tolist() == [-(2**31), 6]

@@ -10,7 +10,7 @@ from kernels.cuda import nvrtc
 from kernels.lab.counting import traffic
 from kernels.lab.counting.op_ledger import count_op
 from kernels.launch import interpreting, recording
-from kernels.launch.binary import disassembly, resource_usage
+from kernels.launch.binary import disassembly
 from kernels.ops.norms import layernorm_cuda as in_cuda
 from kernels.ops.norms.layernorm import OP, reference
 from kernels.registry import DTYPES
@@ -164,26 +164,6 @@ def test_a_row_too_wide_for_the_registers_is_read_twice():
     ledger = traffic.count(in_cuda.fused, x)
     assert ledger.tensor("x").times_read == 2.0
     assert_close(in_cuda.fused(x), reference(x), torch.float16, x.shape)
-
-
-@pytest.mark.parametrize(
-    ("capability", "dtype"),
-    [
-        *((card, torch.float32) for card in (75, 89, 100)),
-        *((card, torch.float16) for card in (80, 90, 120)),
-        (90, torch.bfloat16),
-    ],
-)
-def test_no_kernel_of_ragged_or_wide_rows_spills(capability, dtype):
-    # Even rows are those of the suite, which tests/lab/test_aot.py compiles for every card.
-    with recording() as launches:
-        for width in (1001, 4095, 20_000, 20_001):
-            in_cuda.fused(torch.empty(1, width, dtype=dtype))
-    names = tuple(launch.name for launch in launches)
-    assert len(set(names)) == 4
-    cubin, functions = nvrtc.compile_cubin(in_cuda.module(dtype).source, names, capability)
-    for name in names:
-        assert resource_usage(cubin, functions[name])["STACK"] == 0, name
 
 
 def test_the_compiler_keeps_loads_and_stores_of_16_bytes():

@@ -38,7 +38,7 @@ from kernels.passes import back
 from kernels.registry import Case, Op, Variant, dtype_name, options_name, shape_name
 
 SOUND = Path(__file__).with_name("sound.txt")
-TARGETS = (75, 80, 89, 90, 100, 120)
+TARGETS = (75, 80, 86, 89, 90, 100, 120)
 NO_BF16 = "bf16 is not compiled for sm_75: it needs compute capability 8.0 or later"
 
 
@@ -160,15 +160,18 @@ def jobs(op: Op, capabilities: Sequence[int]) -> list[Job]:
     found: dict[Any, Job] = {}
     inputs_of = functools.cache(functools.partial(_inputs, op))
     for variant in variants(op)[0]:
-        for case, capability in itertools.product(op.compiled_at(variant), capabilities):
+        wanted = op.compiled_at(variant)
+        for (case, passes), capability in itertools.product(wanted.items(), capabilities):
             if case.dtype == torch.bfloat16 and capability < 80:
                 continue
             with assume_capability(capability):
                 fits = variant.fits(case)
                 for pass_, launch in _launches(op, variant, inputs_of(case)) if fits else ():
-                    wanted = launch.specialize(capability)
-                    new = Job(op.name, variant.name, dtype_name(case.dtype), wanted)
-                    job = found.setdefault((variant.name, case.dtype, wanted.key), new)
+                    if pass_ not in passes:
+                        continue
+                    binary = launch.specialize(capability)
+                    new = Job(op.name, variant.name, dtype_name(case.dtype), binary)
+                    job = found.setdefault((variant.name, case.dtype, binary.key), new)
                     if told(case) not in job.shapes:
                         job.shapes.append(told(case))
                     if pass_ not in job.passes:

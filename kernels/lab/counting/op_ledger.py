@@ -71,8 +71,7 @@ def _count(name: str, variant: str, case: Case, pass_: str) -> Ledger:
         return Case(op.resized(case.shape, **sizes), case.dtype, case.options)
 
     def at(sizes: dict[str, int]) -> Ledger:
-        inputs = op.make(sized(sizes), "cpu", seed=0)
-        return traffic.count(passes.bind(op, chosen, inputs, pass_))
+        return _run(name, variant, sized(sizes), pass_)
 
     def call_at(sizes: dict[str, int]) -> Callable[[], object]:
         fakes = aten.fake_inputs(op, sized(sizes))
@@ -90,6 +89,20 @@ def _count(name: str, variant: str, case: Case, pass_: str) -> Ledger:
             lambda rows: at({letter: rows}), lambda rows: call_at({letter: rows}), whole[letter]
         )
     return by_sizes(at, call_at, whole, op.growth) if whole else at({})
+
+
+@functools.cache
+def _run(name: str, variant: str, case: Case, pass_: str) -> Ledger:
+    """The ledger of a case whose programs all run; many a case is extended from the same few."""
+    op = get(name)
+    inputs = op.make(case, "cpu", seed=0)
+    return traffic.count(passes.bind(op, op.variant(variant), inputs, pass_))
+
+
+def forget() -> None:
+    """Forget what was counted: a configuration is another one now."""
+    _count.cache_clear()
+    _run.cache_clear()
 
 
 def _empty_like_each(outputs: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:

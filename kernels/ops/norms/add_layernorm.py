@@ -138,6 +138,7 @@ OP = register(
             candidates=backward_candidates(centred=True),
             differentiates=TENSORS,
             train_cases=common.STEPS,
+            beyond=common.BEYOND_BACK,
         ),
     )
 )

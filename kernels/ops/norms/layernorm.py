@@ -266,6 +266,7 @@ OP = register(
             cost=common.forward_cost(TENSORS),
             tolerance=common.forward_tolerance(TENSORS),
             candidates=candidates(centred=True),
+            beyond=cases([(1, 1001), (1, 4095), (1, 20_000), (1, 20_001)]),
         ),
         backward=Backward(
             cost=common.backward_cost(TENSORS),
@@ -274,6 +275,7 @@ OP = register(
             candidates=backward_candidates(centred=True),
             differentiates=TENSORS,
             train_cases=common.STEPS,
+            beyond=common.BEYOND_BACK,
         ),
     )
 )

@@ -121,6 +121,7 @@ OP = register(
             candidates=backward_candidates(centred=False),
             differentiates=TENSORS,
             train_cases=common.STEPS,
+            beyond=common.BEYOND_BACK,
         ),
     )
 )

@@ -235,7 +235,7 @@ OP = register(
             Variant("helion", helion, unavailable=needs_helion),
         ),
         shapes=SHAPES,
-        beyond=BEYOND,
+        beyond=(*BEYOND, (7, 20_001), (1, 131_072)),
         forward=Pass(
             cost=forward_cost,
             tolerance=tolerance,
