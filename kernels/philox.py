@@ -24,7 +24,7 @@ import torch
 
 Words = npt.NDArray[np.uint32]
 
-_MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)  # added to the key after each round
 _ROUNDS = 10
 NUMBERS = 65536  # different 16-bit numbers
@@ -36,7 +36,7 @@ def philox(key: int, counters: Words) -> Words:
     low, high = key & 0xFFFFFFFF, key >> 32 & 0xFFFFFFFF
     mask, half = np.uint64(0xFFFFFFFF), np.uint64(32)
     for _ in range(_ROUNDS):
-        product_0, product_1 = _MULTIPLIERS[0] * c0, _MULTIPLIERS[1] * c2
+        product_0, product_1 = np.uint64(_MULTIPLIERS[0]) * c0, np.uint64(_MULTIPLIERS[1]) * c2
         c0, c1, c2, c3 = (
             (product_1 >> half) ^ c1 ^ np.uint64(low),
             product_1 & mask,
@@ -98,7 +98,7 @@ def kept_elements(
     c0, c1, c2, c3 = blocks & mask, blocks >> 32, offset & mask, offset >> 32 & mask
     low, high = seed & mask, seed >> 32 & mask
     for _ in range(_ROUNDS):
-        product_0, product_1 = c0 * int(_MULTIPLIERS[0]), c2 * int(_MULTIPLIERS[1])
+        product_0, product_1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
         c0, c1, c2, c3 = (
             (product_1 >> 32 & mask) ^ c1 ^ low,
             product_1 & mask,

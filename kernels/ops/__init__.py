@@ -1,6 +1,6 @@
 """Every operation of the book, one file each. Importing this package registers them all."""
 
-from kernels.ops.chains import bias_gelu_dropout_residual
+from kernels.ops.chains import bias_gelu_dropout_residual, geglu, swiglu
 from kernels.ops.norms import add_layernorm, add_rmsnorm, layernorm, rmsnorm
 from kernels.ops.softmax import softmax
 
@@ -8,7 +8,9 @@ __all__ = [
     "add_layernorm",
     "add_rmsnorm",
     "bias_gelu_dropout_residual",
+    "geglu",
     "layernorm",
     "rmsnorm",
     "softmax",
+    "swiglu",
 ]

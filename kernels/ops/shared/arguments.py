@@ -8,7 +8,9 @@ from kernels.ops.shared.operators import in_forward_mode
 from kernels.registry import DTYPES
 
 
-def check_tensor(name: str, value: object, like: torch.Tensor | None = None) -> None:
+def check_tensor(
+    name: str, value: object, like: torch.Tensor | None = None, like_name: str = "x"
+) -> None:
     """Raise TypeError or ValueError with one sentence unless `value` is a tensor a kernel takes.
 
     It takes fp16, bf16 and fp32, and with `like` only tensors on that one's device.
@@ -18,7 +20,9 @@ def check_tensor(name: str, value: object, like: torch.Tensor | None = None) -> 
     if value.dtype not in DTYPES.values():
         raise TypeError(f"{name} has dtype {value.dtype}; it takes float16, bfloat16 or float32")
     if like is not None and value.device != like.device:
-        raise ValueError(f"{name} lies on {value.device} and x on {like.device}; put both on one")
+        raise ValueError(
+            f"{name} lies on {value.device} and {like_name} on {like.device}; put both on one"
+        )
 
 
 def check_norm(x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None) -> None:
@@ -42,16 +46,24 @@ def check_norm(x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor 
 
 def check_residual(x: torch.Tensor, residual: object) -> None:
     """Raise TypeError or ValueError with one sentence unless `residual` can be added to x."""
-    check_tensor("residual", residual, like=x)
-    assert isinstance(residual, torch.Tensor)
-    if residual.dtype != x.dtype:
+    check_same("residual", residual, "x", x)
+
+
+def check_same(name: str, value: object, like_name: str, like: torch.Tensor) -> None:
+    """Raise TypeError or ValueError with one sentence unless `value` is a tensor such as `like`.
+
+    That is one of its dtype and shape, on its device.
+    """
+    check_tensor(name, value, like=like, like_name=like_name)
+    assert isinstance(value, torch.Tensor)
+    if value.dtype != like.dtype:
         raise TypeError(
-            f"residual has dtype {residual.dtype} and x {x.dtype}; they must have the same"
+            f"{name} has dtype {value.dtype} and {like_name} {like.dtype}; they must have the same"
         )
-    if residual.shape != x.shape:
+    if value.shape != like.shape:
         raise ValueError(
-            f"residual has the shape {tuple(residual.shape)} and x {tuple(x.shape)}; they must "
-            "have the same"
+            f"{name} has the shape {tuple(value.shape)} and {like_name} {tuple(like.shape)}; they "
+            "must have the same"
         )
 
 

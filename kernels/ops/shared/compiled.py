@@ -13,7 +13,7 @@ from kernels.registry import Shape
 
 
 def compiled_each(fn: Callable[..., Any], mode: str | None = None) -> Callable[..., Any]:
-    """Return `fn` through torch.compile, with a graph of its own for each shape of its `x`."""
+    """Return `fn` through torch.compile, with a graph for each shape of its first tensor."""
 
     @functools.cache
     def of(_shape: Shape, _dtype: torch.dtype) -> Any:
@@ -23,15 +23,16 @@ def compiled_each(fn: Callable[..., Any], mode: str | None = None) -> Callable[.
         own = types.FunctionType(fn.__code__.replace(), fn.__globals__, name, fn.__defaults__)
         return torch.compile(own, dynamic=False, mode=mode)
 
-    def call(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        return of(tuple(x.shape), x.dtype)(x, *args, **kwargs)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        first = args[0] if args else next(iter(kwargs.values()))
+        return of(tuple(first.shape), first.dtype)(*args, **kwargs)
 
     call.__doc__ = f"`{fn.__name__}` through torch.compile, anew for every shape and dtype."
     return call
 
 
 def max_autotuned_each(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `fn` through torch.compile, which times candidates for each shape of its `x`.
+    """Return `fn` through torch.compile, which times candidates for each shape of its first tensor.
 
     Without CUDA graphs of its own: the bench captures every variant into a graph itself, and a
     capture inside a capture fails. The kernels are those of mode="max-autotune".
