@@ -4,7 +4,7 @@
 an element has and which 16 bits are its own. Element e is kept where its number is T or more.
 
     number = numbers_of_blocks(seed_offset_ptr, first_block, BLOCKS)  # 8 · BLOCKS neighbours
-    number = numbers_of_rows(seed_offset_ptr, first_blocks, BLOCKS)   # as many in each row
+    number = numbers_of_rows(seed_offset_ptr, first_blocks, ROWS, BLOCKS)  # as many in each row
     number = numbers_at(seed_offset_ptr, element)                     # any elements
 
 The first two cost one call of Philox for eight elements, and a thread that loads eight neighbours
@@ -21,7 +21,7 @@ import triton.language as tl
 
 
 @triton.jit
-def _words(seed_offset_ptr, block):  # type: ignore[no-untyped-def]
+def words_of(seed_offset_ptr, block):  # type: ignore[no-untyped-def]
     """The four uint32 words of each block, int64 of any shape."""
     seed = tl.load(seed_offset_ptr)
     offset = tl.load(seed_offset_ptr + 1)
@@ -38,7 +38,7 @@ def numbers_of_blocks(  # type: ignore[no-untyped-def]
 ):
     """The numbers, uint32 below 65536, of the 8 · BLOCKS elements from 8 · first_block on."""
     block = tl.cast(first_block, tl.int64) + tl.arange(0, BLOCKS)
-    word_0, word_1, word_2, word_3 = _words(seed_offset_ptr, block)
+    word_0, word_1, word_2, word_3 = words_of(seed_offset_ptr, block)
     # A join adds a last axis, so the words stand as (block, word % 2, word // 2) until the turn.
     words = tl.join(tl.join(word_0, word_1), tl.join(word_2, word_3))
     words = tl.permute(words, (0, 2, 1))
@@ -47,17 +47,16 @@ def numbers_of_blocks(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def numbers_of_rows(  # type: ignore[no-untyped-def]
-    seed_offset_ptr, first_blocks, BLOCKS: tl.constexpr
+    seed_offset_ptr, first_blocks, ROWS: tl.constexpr, BLOCKS: tl.constexpr
 ):
-    """The numbers of 8 · BLOCKS elements from 8 · first_blocks on: (ROWS, 1) to (ROWS, 8 · BLOCKS).
+    """The numbers, (ROWS, 8 · BLOCKS), of the elements from 8 · first_blocks on in each row.
 
-    `first_blocks` is int64.
+    `first_blocks` is (ROWS, 1), int64.
     """
     block = first_blocks + tl.arange(0, BLOCKS)[None, :]
-    word_0, word_1, word_2, word_3 = _words(seed_offset_ptr, block)
+    word_0, word_1, word_2, word_3 = words_of(seed_offset_ptr, block)
     words = tl.join(tl.join(word_0, word_1), tl.join(word_2, word_3))
     words = tl.permute(words, (0, 1, 3, 2))
-    ROWS: tl.constexpr = first_blocks.shape[0]
     return tl.reshape(tl.join(words & 0xFFFF, words >> 16), (ROWS, 8 * BLOCKS))
 
 
@@ -65,7 +64,7 @@ def numbers_of_rows(  # type: ignore[no-untyped-def]
 def numbers_at(seed_offset_ptr, element):  # type: ignore[no-untyped-def]
     """The number, uint32 below 65536, of each row-major index in `element`, of any shape."""
     element = tl.cast(element, tl.int64)
-    word_0, word_1, word_2, word_3 = _words(seed_offset_ptr, element // 8)
+    word_0, word_1, word_2, word_3 = words_of(seed_offset_ptr, element // 8)
     place = element % 8
     early = tl.where(place < 2, word_0, word_1)
     late = tl.where(place < 6, word_2, word_3)

@@ -1,6 +1,12 @@
 """Every operation of the book, one file each. Importing this package registers them all."""
 
-from kernels.ops.chains import bias_gelu_dropout_residual, geglu, swiglu
+from kernels.ops.chains import (
+    bias_gelu_dropout_residual,
+    geglu,
+    layernorm_gelu,
+    layernorm_gelu_dropout_residual,
+    swiglu,
+)
 from kernels.ops.norms import add_layernorm, add_rmsnorm, layernorm, rmsnorm
 from kernels.ops.softmax import softmax
 
@@ -10,6 +16,8 @@ __all__ = [
     "bias_gelu_dropout_residual",
     "geglu",
     "layernorm",
+    "layernorm_gelu",
+    "layernorm_gelu_dropout_residual",
     "rmsnorm",
     "softmax",
     "swiglu",

@@ -16,7 +16,9 @@ import torch
 from kernels import cuda
 from kernels.cuda.nvrtc import has_header
 from kernels.hardware import VECTOR_BYTES, WARP_THREADS
-from kernels.ops.shared.arguments import check_tensor, refuse_gradients
+from kernels.ops.chains.bias_gelu import INSTEAD, NAME
+from kernels.ops.chains.bias_gelu import check as check_arguments
+from kernels.ops.shared.arguments import refuse_gradients
 from kernels.ops.shared.available import needs_cuda
 from kernels.ops.shared.cuda_types import CUDA_TYPES
 from kernels.ops.shared.operators import device_guard
@@ -50,29 +52,8 @@ def _kernel(name: str, dtype: torch.dtype) -> cuda.Kernel:
 
 def check(x: Tensor, bias: Tensor, residual: Tensor, p: float, seed_offset: Tensor) -> None:
     """Raise TypeError or ValueError with one sentence unless the chain takes these arguments."""
-    check_tensor("x", x)
-    if x.dim() == 0 or x.shape[-1] == 0:
-        raise ValueError(f"x has the shape {tuple(x.shape)}; its last dimension must be 1 or more")
-    for name, tensor, shape in (
-        ("bias", bias, x.shape[-1:]),
-        ("residual", residual, x.shape),
-    ):
-        check_tensor(name, tensor, like=x)
-        if tensor.shape != shape:
-            raise ValueError(
-                f"{name} has the shape {tuple(tensor.shape)}; with x of shape {tuple(x.shape)} it "
-                f"takes {tuple(shape)}"
-            )
-        if tensor.dtype != x.dtype:
-            raise TypeError(f"{name} has dtype {tensor.dtype} and x {x.dtype}; they take one dtype")
-    threshold(p)
-    good = isinstance(seed_offset, Tensor) and seed_offset.dtype == torch.int64
-    if not good or seed_offset.shape != (2,) or seed_offset.device != x.device:
-        raise ValueError(
-            "seed_offset holds the seed and the call's offset: an int64 tensor of shape (2,) on "
-            f"{x.device}"
-        )
-    refuse_gradients("bias_gelu_dropout_residual", x, bias, residual)
+    check_arguments(x, bias, residual, p, seed_offset)
+    refuse_gradients(NAME, x, bias, residual, instead=INSTEAD)
 
 
 def _by_element(n: int, each: int = 1) -> tuple[int, int]:

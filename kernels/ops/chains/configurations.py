@@ -1,13 +1,136 @@
 """How the chains' kernels run: blocks, warps, programs, and what chose them.
 
-What `python -m kernels.lab tune OP` compares stands in `tuning`.
+The tables are keyed by compute capability; a card that is not in one takes the row of the nearest
+older card. What `python -m kernels.lab tune OP` compares stands in `gated_common` and `tuning`.
 """
 
 from __future__ import annotations
 
-from kernels.ops.shared.blocks import Block
+import functools
+from dataclasses import dataclass
+
+import triton
+
+from kernels.launch import for_card
+from kernels.ops.norms.configurations import SHARED_BYTES, SharedRows, Tile
+from kernels.ops.shared.blocks import Block, first_fit
+
+# -------------------------------------------------------------------------------- gated products
 
 # Columns that a program of a gated product takes, and its warps: 16 elements of each tensor a
 # thread forward, 8 back, where three tensors are read. Not timed yet.
 GATED_FORWARD = Block(2048, 4)
 GATED_BACKWARD = Block(1024, 4)
+
+# -------------------------------------------------------------------------------------- forward
+
+# Columns that a program of `bias_gelu_tile` takes, and its warps; a narrower row has a block of its
+# own. Not timed yet.
+BIAS_GELU = Block(2048, 4)
+NARROWEST = 64  # columns of a block: eight blocks of random numbers
+
+# The block of a row of a chain with a norm, first fit, as in the norms; a wider row goes in tiles.
+# Not timed yet. Four to eight warps a row of 8192 leave room for two rows or more an SM beside the
+# registers that random numbers take.
+NORM_GELU = (
+    Block(256, 1),
+    Block(512, 2),
+    Block(2048, 4),
+    Block(8192, 8),
+    Block(16384, 16),
+)
+NORM_GELU_TILES = Block(4096, 8)
+# Weight and bias are loaded together with the row up to such a block; in a wider one their
+# registers cost more than the wait for them, as in the norms. Not timed yet.
+WEIGHTS_EARLY_UP_TO = 4096
+
+
+@functools.lru_cache(maxsize=1024)
+def bias_gelu_block(n_cols: int) -> Block:
+    """Return the block of `bias_gelu_tile` for a row of `n_cols`."""
+    cols = max(NARROWEST, triton.next_power_of_2(n_cols))
+    if cols >= BIAS_GELU.cols:
+        return BIAS_GELU
+    return Block(cols, max(1, BIAS_GELU.num_warps * cols // BIAS_GELU.cols))
+
+
+@functools.lru_cache(maxsize=1024)
+def norm_gelu_block(n_cols: int, itemsize: int, by_vectors: bool) -> Block:
+    """Return the block of a row of a chain with a norm, or the tiles of a row that is wider.
+
+    A row of more than 8192 columns in fp32, or one whose elements are loaded one by one, takes more
+    registers than there are.
+    """
+    block = first_fit(NORM_GELU, max(NARROWEST, n_cols))
+    if block is None or (block.cols > 8192 and (itemsize == 4 or not by_vectors)):
+        return NORM_GELU_TILES
+    return block
+
+
+# ------------------------------------------------------------------------------------- backward
+
+
+@dataclass(frozen=True)
+class Strips:
+    """How `gelu_backward_strips` runs: the tile, warps, programs an SM, pipeline stages."""
+
+    block_rows: int
+    block_cols: int
+    num_warps: int
+    programs_per_sm: int
+    stages: int
+
+
+# Tiles of strips, and of whole rows: elements, warps, programs an SM, stages at most. Fewer warps
+# than these would leave an SM too little to do while a call of Philox waits for its own rounds.
+# Not timed yet. A strip narrower than its warps' 16 bytes a thread takes more registers than there
+# are in fp32 on 8.0.
+STRIP_COLS = 2048
+STRIPS: dict[tuple[int, int], Tile] = {
+    (7, 5): Tile(elements=4096, num_warps=8, programs_per_sm=2, stages=1),
+    (8, 0): Tile(elements=4096, num_warps=8, programs_per_sm=2, stages=3),
+}
+ROWS: dict[tuple[int, int], Tile] = {
+    (7, 5): Tile(elements=4096, num_warps=8, programs_per_sm=1, stages=1),
+    (8, 0): Tile(elements=8192, num_warps=16, programs_per_sm=1, stages=3),
+}
+WIDEST = 8192  # columns of a row that the registers of an SM hold together with two sums of it
+# Tiles of `norm_gelu_backward_means`. Not timed yet.
+MEANS = Block(4096, 8)
+_SHARED_KEPT = 4096  # bytes of shared memory that stay free for what reductions exchange
+
+
+def _stages(tile: Tile, tile_bytes: int, capability: tuple[int, int]) -> int:
+    """The stages whose tiles of what is read fit into shared memory, those of the table at most."""
+    room = for_card(SHARED_BYTES, capability) // tile.programs_per_sm - _SHARED_KEPT
+    return max(1, min(tile.stages, 1 + room // tile_bytes))
+
+
+@functools.lru_cache(maxsize=1024)
+def strips_configuration(n_cols: int, itemsize: int, capability: tuple[int, int]) -> Strips:
+    """Return how strips of rows of `n_cols` run on such a card."""
+    tile = for_card(STRIPS, capability)
+    cols = min(STRIP_COLS, max(NARROWEST, triton.next_power_of_2(n_cols)))
+    stages = _stages(tile, 2 * tile.elements * itemsize, capability)
+    return Strips(tile.elements // cols, cols, tile.num_warps, tile.programs_per_sm, stages)
+
+
+@functools.lru_cache(maxsize=1024)
+def rows_configuration(
+    shape: tuple[int, int],
+    itemsize: int,
+    by_vectors: bool,
+    capability: tuple[int, int],
+    sms: int,
+) -> SharedRows | None:
+    """Return how whole rows of x go back through norm and chain; None if they are too wide."""
+    rows, n_cols = shape
+    block = max(NARROWEST, triton.next_power_of_2(n_cols))
+    tile = for_card(ROWS, capability)
+    if block > min(WIDEST, tile.elements) or (block == WIDEST and not by_vectors):
+        return None
+    # Few rows are spread over the SMs rather than put into whole tiles.
+    block_rows = max(1, min(tile.elements // block, triton.next_power_of_2(-(-rows // sms))))
+    num_warps = max(1, tile.num_warps * block_rows * block // tile.elements)
+    stages = _stages(tile, 2 * block_rows * block * itemsize, capability)
+    return SharedRows(block_rows, num_warps, tile.programs_per_sm, stages)

@@ -69,7 +69,7 @@ def backward(
         if isinstance(chosen, SharedRows):
             most = chosen.programs_per_sm * sms
             programs, rows_each = shared_out(rows, most, chosen.block_rows)
-            parts = _partials(programs, n_cols, wanted, x.device)
+            parts = partials(programs, n_cols, wanted, x.device)
             norm_backward_rows[(programs,)](
                 *given,
                 *parts,
@@ -89,7 +89,7 @@ def backward(
             teams = -(-rows // team_rows)
             sum_programs = -(-n_cols // chosen.sum_cols) if any(wanted) else 0
             alone = teams == 1
-            parts = [dweight, dbias] if alone else _partials(teams, n_cols, wanted, x.device)
+            parts = [dweight, dbias] if alone else partials(teams, n_cols, wanted, x.device)
             norm_backward_wide[(teams * (team_rows + sum_programs),)](
                 *given,
                 *parts,
@@ -106,7 +106,7 @@ def backward(
             )
             if alone:
                 return dx, dweight, dbias
-        _finish(parts, dweight, dbias)
+        finish(parts, dweight, dbias)
     return dx, dweight, dbias
 
 
@@ -117,7 +117,7 @@ def shared_out(rows: int, most: int, block_rows: int) -> tuple[int, int]:
     return -(-rows // rows_each), rows_each
 
 
-def _partials(
+def partials(
     programs: int, n_cols: int, wanted: list[bool], device: torch.device
 ) -> list[Tensor | None]:
     """A buffer for the partial sums of weight and one for those of bias, where they are wanted."""
@@ -128,7 +128,7 @@ def _partials(
     return [both[next(places), :size].view(programs, n_cols) if want else None for want in wanted]
 
 
-def _finish(parts: list[Tensor | None], dweight: Tensor | None, dbias: Tensor | None) -> None:
+def finish(parts: list[Tensor | None], dweight: Tensor | None, dbias: Tensor | None) -> None:
     """Add up the partial sums that there are."""
     given = [part for part in parts if part is not None]
     if not given:

@@ -67,10 +67,26 @@ def check_same(name: str, value: object, like_name: str, like: torch.Tensor) -> 
         )
 
 
-def refuse_gradients(name: str, *tensors: torch.Tensor | None) -> None:
+def check_seed_offset(seed_offset: object, x: torch.Tensor) -> None:
+    """Raise ValueError with one sentence unless `seed_offset` says which random numbers to draw."""
+    good = isinstance(seed_offset, torch.Tensor) and seed_offset.dtype == torch.int64
+    if not good or seed_offset.shape != (2,) or seed_offset.device != x.device:  # type: ignore[attr-defined]
+        told = "a " + type(seed_offset).__name__
+        if isinstance(seed_offset, torch.Tensor):
+            told = (
+                f"{seed_offset.dtype} of shape {tuple(seed_offset.shape)} on {seed_offset.device}"
+            )
+        raise ValueError(
+            "seed_offset holds the seed and the call's offset: an int64 tensor of shape (2,) on "
+            f"{x.device}; it is {told}"
+        )
+
+
+def refuse_gradients(name: str, *tensors: torch.Tensor | None, instead: str = "") -> None:
     """Raise RuntimeError with one sentence if a gradient of one of `tensors` would be asked for.
 
-    NotImplementedError inside forward-mode differentiation and transforms of `torch.func`.
+    It names `instead`, or PyTorch's function of that name. NotImplementedError inside forward-mode
+    differentiation and transforms of `torch.func`.
     """
     if in_forward_mode() or torch._C._are_functorch_transforms_active():
         raise NotImplementedError(
@@ -80,5 +96,5 @@ def refuse_gradients(name: str, *tensors: torch.Tensor | None) -> None:
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
         raise RuntimeError(
             f"{name} has no backward pass; call it under torch.no_grad(), or use "
-            f"torch.nn.functional.{name} where you need gradients"
+            f"{instead or f'torch.nn.functional.{name}'} where you need gradients"
         )
