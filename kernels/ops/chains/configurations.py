@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import triton
 
+from kernels.hardware import WARP_THREADS
 from kernels.launch import for_card
 from kernels.ops.norms.configurations import SHARED_BYTES, SharedRows, Tile
 from kernels.ops.shared.blocks import Block, first_fit
@@ -81,29 +82,34 @@ class Strips:
     stages: int
 
 
-# Tiles of strips, and of whole rows: elements, warps, programs an SM, stages at most. Fewer warps
-# than these would leave an SM too little to do while a call of Philox waits for its own rounds.
-# Not timed yet. A strip narrower than its warps' 16 bytes a thread takes more registers than there
-# are in fp32 on 8.0.
+# Tiles of strips: elements, warps, programs an SM, stages at most. Not timed yet. A strip narrower
+# than its warps' 16 bytes a thread takes more registers than there are in fp32 on 8.0.
 STRIP_COLS = 2048
 STRIPS: dict[tuple[int, int], Tile] = {
     (7, 5): Tile(elements=4096, num_warps=8, programs_per_sm=2, stages=1),
     (8, 0): Tile(elements=4096, num_warps=8, programs_per_sm=2, stages=3),
 }
-ROWS: dict[tuple[int, int], Tile] = {
-    (7, 5): Tile(elements=4096, num_warps=8, programs_per_sm=1, stages=1),
-    (8, 0): Tile(elements=8192, num_warps=16, programs_per_sm=1, stages=3),
-}
-WIDEST = 8192  # columns of a row that the registers of an SM hold together with two sums of it
+# Whole rows: a row is a tile of 8 elements a thread, a narrow one one of several in NARROW_TILE
+# elements. With 16 a thread all of 4096 columns or less spill, or leave an SM 8 warps, too few to
+# do while a call of Philox waits for its own rounds. WARPS_PER_SM are those of all programs of an
+# SM. Not timed yet.
+ROW_THREAD = 8
+NARROW_TILE = 1024
+WARPS_PER_SM = 16
+ROW_STAGES: dict[tuple[int, int], int] = {(7, 5): 1, (8, 0): 4}
+WIDEST = 4096  # columns of a row that registers hold everywhere together with two sums of it
+# A row of 8192 in 16 bits, 16 elements a thread, is held too from 8.0 to 9.0, 16 bytes at a time;
+# on 12.0 it spills.
+WIDEST_HALF = 8192
 # Tiles of `norm_gelu_backward_means`. Not timed yet.
 MEANS = Block(4096, 8)
 _SHARED_KEPT = 4096  # bytes of shared memory that stay free for what reductions exchange
 
 
-def _stages(tile: Tile, tile_bytes: int, capability: tuple[int, int]) -> int:
-    """The stages whose tiles of what is read fit into shared memory, those of the table at most."""
-    room = for_card(SHARED_BYTES, capability) // tile.programs_per_sm - _SHARED_KEPT
-    return max(1, min(tile.stages, 1 + room // tile_bytes))
+def _stages(most: int, programs: int, tile_bytes: int, capability: tuple[int, int]) -> int:
+    """How many stages' tiles, `most` at most, fit into what a program has of shared memory."""
+    room = for_card(SHARED_BYTES, capability) // programs - _SHARED_KEPT
+    return max(1, min(most, 1 + room // tile_bytes))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -111,26 +117,23 @@ def strips_configuration(n_cols: int, itemsize: int, capability: tuple[int, int]
     """Return how strips of rows of `n_cols` run on such a card."""
     tile = for_card(STRIPS, capability)
     cols = min(STRIP_COLS, max(NARROWEST, triton.next_power_of_2(n_cols)))
-    stages = _stages(tile, 2 * tile.elements * itemsize, capability)
+    tile_bytes = 2 * tile.elements * itemsize
+    stages = _stages(tile.stages, tile.programs_per_sm, tile_bytes, capability)
     return Strips(tile.elements // cols, cols, tile.num_warps, tile.programs_per_sm, stages)
 
 
 @functools.lru_cache(maxsize=1024)
 def rows_configuration(
-    shape: tuple[int, int],
-    itemsize: int,
-    by_vectors: bool,
-    capability: tuple[int, int],
-    sms: int,
+    n_cols: int, itemsize: int, by_vectors: bool, capability: tuple[int, int]
 ) -> SharedRows | None:
-    """Return how whole rows of x go back through norm and chain; None if they are too wide."""
-    rows, n_cols = shape
+    """Return how whole rows of `n_cols` go back through a norm; None if they are too wide."""
     block = max(NARROWEST, triton.next_power_of_2(n_cols))
-    tile = for_card(ROWS, capability)
-    if block > min(WIDEST, tile.elements) or (block == WIDEST and not by_vectors):
+    wide = itemsize == 2 and by_vectors and (8, 0) <= capability < (10, 0)
+    if block > (WIDEST_HALF if wide else WIDEST):
         return None
-    # Few rows are spread over the SMs rather than put into whole tiles.
-    block_rows = max(1, min(tile.elements // block, triton.next_power_of_2(-(-rows // sms))))
-    num_warps = max(1, tile.num_warps * block_rows * block // tile.elements)
-    stages = _stages(tile, 2 * block_rows * block * itemsize, capability)
-    return SharedRows(block_rows, num_warps, tile.programs_per_sm, stages)
+    block_rows = max(1, NARROW_TILE // block)
+    num_warps = min(WARPS_PER_SM, block_rows * block // (ROW_THREAD * WARP_THREADS))
+    programs = WARPS_PER_SM // num_warps
+    tile_bytes = 2 * block_rows * block * itemsize
+    stages = _stages(for_card(ROW_STAGES, capability), programs, tile_bytes, capability)
+    return SharedRows(block_rows, num_warps, programs, stages)

@@ -43,8 +43,7 @@ def eager(
     x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor:
     """The maths, one PyTorch operator after the other, in fp32; returns x's dtype."""
-    wide = (None if t is None else t.float() for t in (weight, bias))
-    return gelu_by_operators(layernorm.eager(x.float(), *wide, eps)).to(x.dtype)
+    return gelu_by_operators(layernorm.eager(x.float(), weight, bias, eps)).to(x.dtype)
 
 
 def torch_chain(

@@ -77,8 +77,7 @@ def eager(
     eps: float = 1e-5,
 ) -> Tensor:
     """The maths, one PyTorch operator after the other, in fp32; a mask of PyTorch's own."""
-    wide = (None if t is None else t.float() for t in (weight, bias))
-    g = gelu_by_operators(layernorm.eager(x.float(), *wide, eps))
+    g = gelu_by_operators(layernorm.eager(x.float(), weight, bias, eps))
     kept = torch.rand_like(g) >= p
     return (residual.float() + g * kept / (1 - p)).to(x.dtype)
 

@@ -187,13 +187,9 @@ def backward(
     saved = (_given(weight), _given(bias), mean, inv_std)
     seed_offset = _given(seed_offset)
     wanted = [dweight is not None, dbias is not None]
-    chosen = configured or rows_configuration(
-        (n_rows, n_cols),
-        x.element_size(),
-        fill_vectors(unit, x.element_size()),
-        capability(x.device),
-        multiprocessors(x.device),
-    )
+    by_vectors = fill_vectors(unit, x.element_size())
+    card = capability(x.device)
+    chosen = configured or rows_configuration(n_cols, x.element_size(), by_vectors, card)
     with device_guard(x):
         if isinstance(chosen, SharedRows):
             most = chosen.programs_per_sm * multiprocessors(x.device)

@@ -126,7 +126,10 @@ class _NormGelu(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> Any:
         *saved, seed_offset = ctx.saved_tensors
         p, chosen, added = ctx.told
-        found = norm_gelu.backward(dy, *saved, p, seed_offset, True, True, chosen)
+        x, weight, bias, mean, inv_std = saved
+        found = norm_gelu.backward(
+            dy, x, weight, bias, mean, inv_std, p, seed_offset, True, True, chosen
+        )
         return None, *found, dy if added else None, None, None
 
 
@@ -147,14 +150,14 @@ def norm_gelu_backward_candidates(case: Case) -> dict[str, Any]:
     block = max(NARROWEST, triton.next_power_of_2(case.shape[-1]))
     found: dict[str, SharedRows | Strips] = {}
     for tile, warps, per_sm, stages, hold in itertools.product(
-        (2048, 4096, 8192), (4, 8, 16, 32), (1, 2, 4), (1, 2, 3), (True, False)
+        (1024, 2048, 4096, 8192), (4, 8, 16, 32), (1, 2, 4), (1, 2, 3, 4), (True, False)
     ):
         under_way = 2 * tile * case.dtype.itemsize * (stages - 1) * per_sm
-        if block <= tile and 8 <= tile // (32 * warps) <= 32 and per_sm * warps <= 32:
-            if under_way <= 196608:
-                held = "weight held" if hold else "weight loaded"
-                name = f"tiles of {tile}, {warps} warps, {per_sm} an SM, {stages} stages, {held}"
-                found[name] = SharedRows(tile // block, warps, per_sm, stages, hold)
+        fits = block <= tile and under_way <= 196608 and per_sm * warps <= 32
+        if fits and 8 <= tile // (32 * warps) <= 32:
+            held = "weight held" if hold else "weight loaded"
+            name = f"tiles of {tile}, {warps} warps, {per_sm} an SM, {stages} stages, {held}"
+            found[name] = SharedRows(tile // block, warps, per_sm, stages, hold)
     if block >= 4096:
         found |= {f"strips of {name}": one for name, one in strips_to_try(case).items()}
     return {name: functools.partial(run, one) for name, one in found.items()}
