@@ -12,6 +12,7 @@ from kernels.ops.norms.configurations import FORWARD, forward_block
 from kernels.ops.norms.layernorm import eager, layer_norm, reference
 from kernels.ops.shared.blocks import Block
 from kernels.registry import DTYPES, Case, get
+from tests.ops.test_softmax import assert_within
 
 OP = get("layernorm")
 # Pairwise: each dtype with each width once, each layout with most of them.
@@ -184,12 +185,27 @@ def test_a_wide_row_that_cannot_be_loaded_16_bytes_at_a_time_takes_smaller_tiles
         with assume_capability(90), recording() as launches:
             for x in tensors:
                 layer_norm(x)
-        return [launch.arguments["BLOCK_COLS"] for launch in launches]
+        told = [launch.arguments for launch in launches]
+        return [one["BLOCK_COLS"] + one.get("REST_COLS", 0) for one in told]
 
     wide = torch.empty(4, 20_008, dtype=torch.bfloat16)
     ragged = (wide[:, :20_001], wide[:, 1:20_001], wide.t().contiguous().t(), wide[:, :20_004])
-    assert blocks(wide, wide[:, :20_000], wide[:, :16_384]) == [32768, 32768, 16384]
-    assert blocks(*ragged) == [8192, 32768, 8192, 8192]
+    assert blocks(wide, wide[:, :20_000], wide[:, :16_384]) == [20480, 20480, 16384]
+    assert blocks(*ragged) == [8192, 20480, 8192, 8192]
+
+
+@pytest.mark.parametrize(
+    ("n_cols", "two"),
+    [(5000, (4096, 1024)), (6144, (4096, 2048)), (6145, (8192, 0)), (4096, (4096, 0)), (3, (2, 1))],
+)
+def test_a_row_a_little_wider_than_a_power_of_two_is_held_in_two_blocks(n_cols, two):
+    x = torch.empty(2, n_cols, dtype=torch.bfloat16)
+    with assume_capability(90), recording() as launches:
+        layer_norm(x)
+    (launch,) = launches
+    assert (launch.arguments["BLOCK_COLS"], launch.arguments["REST_COLS"]) == two
+    x = torch.randn(2, n_cols)
+    assert_within(layer_norm(x), reference(x), OP.tolerance(x.dtype, (2, n_cols)), x.dtype)
 
 
 def test_the_simple_variant_refuses_a_row_that_no_block_holds():
