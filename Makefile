@@ -1,16 +1,24 @@
 # The machine's own Python: it makes .venv, and `make gpu` runs with it.
 PYTHON ?= python3
 SUITE ?= norms
+# What JupyterLab is told beside the folder, as ARGS="--no-browser --port 9000".
+ARGS ?=
 
 VENV := .venv
 # Named by its content, so that a fresh checkout of unchanged pins installs nothing again.
 INSTALLED := $(VENV)/requirements-$(shell sha256sum requirements.txt | cut -c1-16)
 RUN := PYTHONPATH=. $(VENV)/bin/python
 
-.PHONY: help book test serve lint exercises bench gpu clean
+.PHONY: help work lab book test serve lint exercises bench gpu clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+
+lab: $(INSTALLED) ## open your own copies of the exercises, in work/, in JupyterLab
+	@$(RUN) -m kernels.grading.working_copies --lab $(ARGS)
+
+work: $(INSTALLED) ## put your own copies of the exercises into work/ (none is overwritten)
+	@$(RUN) -m kernels.grading.working_copies
 
 book: $(INSTALLED) ## execute the changed chapters and build the HTML
 	@$(RUN) book/tools/build.py
@@ -36,7 +44,7 @@ bench: $(INSTALLED) ## measure a suite on this machine's GPU: make bench SUITE=n
 gpu: ## GPU tests, their proofs, three models and every suite with the machine's own Python, into one archive
 	@PYTHONPATH=. $(PYTHON) -m kernels.lab gpu
 
-clean: ## delete what was built (.venv stays)
+clean: ## delete what was built (.venv and work/ stay)
 	rm -rf _build .mypy_cache .pytest_cache .ruff_cache
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
 

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from kernels.grading.question import PLACEHOLDER
+from kernels.grading.where_to_work import with_a_place_to_work
 from kernels.paths import ROOT
 
 BEGIN, GIVEN, END = "### BEGIN SOLUTION", "### GIVEN", "### END SOLUTION"
@@ -44,11 +45,12 @@ class SolutionError(ValueError):
 def exercise_of(notebook: dict[str, Any]) -> dict[str, Any]:
     """The exercise notebook of a solution notebook, both as their JSON.
 
+    After the title it says where to work, after the setup cell how Colab keeps the points.
     SolutionError names the cell if its markers don't match, or if what is left is no Python.
     """
     cells = notebook["cells"]
     kept = [cell for cell in cells if "solution" not in cell["metadata"].get("tags", [])]
-    given = [_exercise_cell(cell) for cell in kept]
+    given = [_exercise_cell(cell) for cell in with_a_place_to_work(kept)]
     metadata = {
         key: value
         for key, value in notebook["metadata"].items()
@@ -122,6 +124,15 @@ def _digest(cells: Sequence[Cell]) -> str:
     return hashlib.sha256(json.dumps(_texts(cells)).encode()).hexdigest()[:16]
 
 
+def given_out(text: bytes) -> str:
+    """The digest that an exercise's file holds of what was given out; "" if it holds none."""
+    try:
+        told = json.loads(text)["metadata"][_OURS][_GIVEN_OUT]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return ""
+    return told if type(told) is str else ""
+
+
 def _in_the_way(target: Path, text: str) -> str:
     """What forbids to write `text` over `target`, as the rest of a sentence; "" if nothing does."""
     if not target.exists() or (there := target.read_bytes()) == text.encode():
@@ -170,7 +181,7 @@ def generate(root: Path, check: bool = False, only_look: bool = False) -> list[s
         name = f"exercises/{target.name}"
         if held := _in_the_way(target, text):
             answered.append(
-                f"{name} {held}: copy it elsewhere and delete it there, then run `make exercises`."
+                f"{name} {held}: move it to work/, where answers belong, then run `make exercises`."
             )
         elif check and (not target.exists() or target.read_text(encoding="utf-8") != text):
             faults.append(f"{name} differs from its solution; run `make exercises`.")

@@ -155,7 +155,7 @@ def test_answers_are_never_overwritten(tree, monkeypatch, capsys, how):
     for arguments in ([], ["--unanswered"]):
         assert main(arguments) == 1
         (line,) = capsys.readouterr().out.splitlines()
-        assert line.startswith(f"exercises/{SETS[1]} holds answers: copy it elsewhere")
+        assert line.startswith(f"exercises/{SETS[1]} holds answers: move it to work/")
         assert contents(tree) == before
     assert main(["--check"]) == 1
     lines = capsys.readouterr().out.splitlines()
@@ -169,7 +169,7 @@ def test_what_is_no_notebook_any_more_is_not_overwritten(tree):
     path.write_text("<<<<<<< mine\n" + path.read_text())
     before = contents(tree)
     (fault,) = generate(tree)
-    assert fault.startswith(f"exercises/{SETS[0]} is no notebook that can be read: copy it")
+    assert fault.startswith(f"exercises/{SETS[0]} is no notebook that can be read: move it")
     assert contents(tree) == before
 
 
