@@ -24,6 +24,7 @@ from kernels.grading.progress import note
 from kernels.grading.question import Attempt, NotAnswered, Question, Wrong, questions
 from kernels.grading.result import Result, show
 from kernels.grading.speed import timed
+from kernels.grading.surroundings import NoFolder, as_usual
 
 _MOST_SEED = 2**32
 _AS_WRITTEN = Snapshot()
@@ -35,7 +36,18 @@ def check(question: str, answer: Any = None, *, seed: int | None = None) -> Resu
     The inputs are random and fresh at every call; the verdict names their seed, and `seed` repeats
     them. Nothing is raised: what goes wrong is the verdict. What passes is kept for `progress()`.
     """
-    return show(_verdict(question, answer, seed))
+    try:
+        return show(_verdict(question, answer, seed))
+    except KeyboardInterrupt:
+        failed = "The check was stopped before it ended."
+    except NoFolder as error:
+        failed = str(error)
+    except OSError as error:
+        failed = f"The check could not run: {error.strerror or type(error).__name__}."
+    except Exception as error:  # of a signal's handler, say
+        failed = f"The check itself failed with {type(error).__name__}; please report it."
+    known = questions().get(question) if type(question) is str else None
+    return show(_lost(known, failed) if known else Result("", "", 0, 0, failed))
 
 
 def _verdict(name: Any, answer: Any, seed: Any) -> Result:
@@ -50,20 +62,19 @@ def _verdict(name: Any, answer: Any, seed: Any) -> Result:
         return _lost(question, f"seed takes a whole number from 0 to {_MOST_SEED - 1}.")
     if answer is None or answer is ...:
         return _not_answered(question)
-    return _graded(question, Attempt(answer, seed))
+    with as_usual():
+        return _graded(question, Attempt(answer, seed))
 
 
 def _graded(question: Question, attempt: Attempt) -> Result:
-    try:
-        for module in question.needs:
-            importlib.import_module(module)
-        compiled_checks.prepare()
-        ended = isolated(lambda: _grade(question, attempt), _file_of(attempt.answer))
-    except KeyboardInterrupt:
-        return _lost(question, "The check was stopped before it ended.")
+    for module in question.needs:
+        importlib.import_module(module)
+    compiled_checks.prepare()
+    ended = isolated(lambda: _grade(question, attempt), _file_of(attempt.answer))
     told = ended.told
     if told is None:
-        told = {"message": f"{_own_name(attempt.answer)} {ended.reason}"}
+        name = _own_name(attempt.answer)
+        told = {"message": f"{name} {ended.reason}", "rerun": _rerun(question, name, attempt.seed)}
     if told.get("untouched"):
         return _not_answered(question)
     bonus = _timed(question, attempt, told) if told.get("passed") is True else 0
@@ -114,7 +125,7 @@ def _grade(question: Question, attempt: Attempt) -> dict[str, Any]:
     told: dict[str, Any] = {}
     try:
         _refuse_patches()
-        told["rerun"] = f'check("{question.id}", {attempt.name}, seed={attempt.seed})'
+        told["rerun"] = _rerun(question, attempt.name, attempt.seed)
         if not callable(attempt.answer):
             got = f"a {type(attempt.answer).__name__}"
             raise Wrong(f"The answer is {got}; the question takes the function {question.takes}.")
@@ -136,6 +147,11 @@ def _grade(question: Question, attempt: Attempt) -> dict[str, Any]:
         what = f"The check itself failed with {type(error).__name__}; please report it."
         told["message"] = patched.sentence if patched else what
     return told | {"held": attempt.held}
+
+
+def _rerun(question: Question, name: str, seed: int) -> str:
+    """The call that repeats a check on the same inputs."""
+    return f'check("{question.id}", {name}, seed={seed})'
 
 
 def _patched() -> Wrong | None:

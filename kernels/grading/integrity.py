@@ -35,6 +35,8 @@ _FUNCTIONS = (
 )
 # What debuggers, notebooks and loggers replace for good reasons, and no verdict rests on.
 _FREE = frozenset("print input open help exit quit breakpoint __import__ __build_class__".split())
+# A debugger follows what starts a process; the check's own comes from `posix`.
+_STARTS_PROCESSES = ("exec", "spawn", "posix_spawn", "fork")
 
 
 _ABSENT = object()
@@ -93,7 +95,12 @@ class Snapshot:
         self._seen: list[tuple[str, tuple[Mapping[str, Any], ...], str, Any, Any]] = []
         for where, owner in owners:
             spaces = _spaces(owner)
-            members = [(name, value) for name, value in _members(owner) if name not in _FREE]
+            free = _STARTS_PROCESSES if owner is os else ()
+            members = [
+                (name, value)
+                for name, value in _members(owner)
+                if name not in _FREE and not name.startswith(free)
+            ]
             self._seen += [(where, spaces, name, value, _code(value)) for name, value in members]
 
     def changed(self) -> str | None:

@@ -12,6 +12,7 @@ import gc
 import io
 import json
 import os
+import posix
 import re
 import resource
 import select
@@ -26,10 +27,13 @@ from typing import Any
 
 import torch
 
+from kernels.grading.surroundings import without_debugger
+
 # A check must answer within 15 s; what ran until then is told to the reader.
 LIMIT_S = 14.0
 _MEMORY = 3 * 2**30
 _MOST_PRINTED = 2000
+_STEP_S = 0.05
 _MOST_VERDICT = 64 * 2**20
 
 
@@ -37,14 +41,15 @@ _MOST_VERDICT = 64 * 2**20
 class Ended:
     """How a process ended. `told` is what `work` returned, None if it never did.
 
-    `line` is the last line of `file` that ran in a process that had to be stopped.
+    `status` is its wait status, None if something else took it. `line` is the last line of `file`
+    that ran in a process that had to be stopped.
     """
 
     told: dict[str, Any] | None
     printed: str
     seconds: float
     stopped: bool = False
-    status: int = 0
+    status: int | None = 0
     line: int | None = None
 
     @property
@@ -53,6 +58,8 @@ class Ended:
         if self.stopped:
             at = f" It was in line {self.line} of its cell." if self.line else ""
             return f"did not end within {self.seconds:.0f} seconds and was stopped.{at}"
+        if self.status is None:
+            return "ended its process, before the check was through."
         if os.WIFSIGNALED(self.status):
             name = signal.Signals(os.WTERMSIG(self.status)).name
             return f"ended its process with {name}, before the check was through."
@@ -78,13 +85,14 @@ def isolated(
         with warnings.catch_warnings():
             # The fork runs one thread on purpose; PyTorch's workers are forked the same way.
             warnings.simplefilter("ignore", DeprecationWarning)
-            child = os.fork()
+            # Not os.fork: a debugger has that wait for the fork to be attached too.
+            child = posix.fork()
         if child == 0:
             os.close(read_end)
             _be_the_child(work, write_end, printed.fileno(), stacks.fileno())
         os.close(write_end)
         try:
-            text, stopped = _read(read_end, start + limit_s)
+            text, stopped = _read(read_end, child, start + limit_s)
             if stopped:
                 # It writes down where it is, and has the time of `_end` for it.
                 os.kill(child, signal.SIGUSR1)
@@ -109,6 +117,7 @@ def _be_the_child(work: Callable[[], dict[str, Any]], out: int, printed: int, st
         gc.freeze()
         # Out of the notebook's process group: Ctrl-C is the parent's to handle.
         os.setsid()
+        without_debugger()
         os.dup2(printed, 1)
         os.dup2(printed, 2)
         sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), write_through=True)
@@ -132,14 +141,19 @@ def _virtual_bytes() -> int:
         return int(file.read().split()[0]) * resource.getpagesize()
 
 
-def _read(end: int, deadline: float) -> tuple[bytes, bool]:
-    """Everything until the other side closes, and whether the deadline came first."""
+def _read(end: int, child: int, deadline: float) -> tuple[bytes, bool]:
+    """Everything until the other side closes, and whether the deadline came first.
+
+    A process that the child left behind may hold the other side: what counts then is the child.
+    """
     parts: list[bytes] = []
     while sum(map(len, parts)) < _MOST_VERDICT:
         left = deadline - time.perf_counter()
-        ready = select.select([end], [], [], max(left, 0))[0]
-        if not ready:
-            return b"".join(parts), True
+        over = _ended(child)
+        if not select.select([end], [], [], 0 if over else min(max(left, 0), _STEP_S))[0]:
+            if over or left <= 0:
+                return b"".join(parts), not over
+            continue
         part = os.read(end, 1 << 16)
         if not part:
             break
@@ -147,20 +161,29 @@ def _read(end: int, deadline: float) -> tuple[bytes, bool]:
     return b"".join(parts), False
 
 
-def _end(child: int) -> int:
-    """End the child and what it started, if it hasn't yet, and return its wait status."""
+def _ended(child: int) -> bool:
+    """Whether a child has ended; its status stays to be asked for."""
+    try:
+        return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True
+
+
+def _end(child: int) -> int | None:
+    """End the child and what it started, if it hasn't yet, and return its wait status.
+
+    None if nobody keeps it: SIGCHLD may be ignored, or handled by somebody who takes it.
+    """
     deadline = time.perf_counter() + 0.2
-    while time.perf_counter() < deadline:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(child, signal.SIGKILL)
-            return status
+    while time.perf_counter() < deadline and not _ended(child):
         time.sleep(0.002)
     for kill in (os.killpg, os.kill):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             kill(child, signal.SIGKILL)
-    return os.waitpid(child, 0)[1]
+    try:
+        return os.waitpid(child, 0)[1]
+    except ChildProcessError:
+        return None
 
 
 def _parsed(text: bytes) -> dict[str, Any] | None:

@@ -272,7 +272,7 @@ class Progress:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        height = 28 * len(self.sets) + 4
+        height, width = 28 * len(self.sets) + 4, 0
         parts = []
         for place, (name, rows) in enumerate(self.sets):
             y = 4 + 28 * place
@@ -280,25 +280,26 @@ class Progress:
             x = 60
             for question, points, most in rows:
                 fill = _GREEN if points else "none"
-                width = 14 * most
+                box = 14 * most
                 parts.append(
-                    f'<rect x="{x}" y="{y}" width="{width}" height="20" rx="3" fill="{fill}" '
+                    f'<rect x="{x}" y="{y}" width="{box}" height="20" rx="3" fill="{fill}" '
                     f'stroke="{_GREEN if points else _GREY}"><title>{question}: {points} of '
                     f"{most}</title></rect>"
                 )
                 if points:
-                    mark = f'<text x="{x + width / 2 - 5}" y="{y + 15}" fill="#ffffff">✓</text>'
+                    mark = f'<text x="{x + box / 2 - 5}" y="{y + 15}" fill="#ffffff">✓</text>'
                     parts.append(mark)
-                x += width + 4
+                x += box + 4
             earned, total = sum(r[1] for r in rows), sum(r[2] for r in rows)
             told = f"{earned} of {total}"
             parts.append(f'<text x="{x + 6}" y="{y + 15}" fill="currentColor">{told}</text>')
+            width = max(width, x + 6 + 8 * len(told))  # a character of 14 pixels is narrower
         label = html.escape(repr(self), quote=True)
         told = f"<br>{html.escape(self.told)}" if self.told else ""
         return (
             f"<p><strong>{self.headline}</strong>{told}</p>"
-            f'<svg role="img" aria-label="{label}" width="520" height="{height}" '
-            f'viewBox="0 0 520 {height}" style="max-width:100%" font-size="14" '
+            f'<svg role="img" aria-label="{label}" width="{width}" height="{height}" '
+            f'viewBox="0 0 {width} {height}" style="max-width:100%;height:auto" font-size="14" '
             f'font-family="sans-serif">{"".join(parts)}</svg>'
         )
 

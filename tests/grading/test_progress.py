@@ -4,6 +4,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -11,7 +12,8 @@ import sys
 import pytest
 
 from kernels.grading import check, progress
-from kernels.grading.progress import note
+from kernels.grading.progress import Progress, note
+from kernels.grading.question import questions as registered
 from tests.grading import submissions as s
 
 PASSED = '{"02.3": {"points": 3, "failed": 0, "bonus": 0}}'
@@ -184,7 +186,8 @@ def test_a_full_disk_leaves_the_file_as_it_is_and_nothing_beside_it(own_progress
     # A limit on the size of a file fails like a full disk, in the middle of writing.
     script = """
 import resource, signal
-from kernels.grading.progress import note
+from kernels.grading.progress import Progress, note
+from kernels.grading.question import questions as registered
 resource.setrlimit(resource.RLIMIT_FSIZE, (20, resource.RLIM_INFINITY))
 print(*note("02.1", 2))
 """
@@ -209,6 +212,33 @@ def test_whatever_fails_leaves_nothing_beside_it(own_progress, monkeypatch, erro
     else:
         assert "not kept" in note("02.1", 2)[1]
     assert everything(own_progress.parent) == {own_progress.name: PASSED.encode()}
+
+
+@pytest.mark.parametrize("bonus", [0, 12])
+@pytest.mark.parametrize("points", [0, 1, 12])
+@pytest.mark.parametrize("questions", [1, 9, 40])
+def test_the_picture_fits_its_frame(questions, points, bonus):
+    rows = tuple((f"10.{number}", points, 12) for number in range(questions))
+    shown = Progress((("10", rows), ("2", (("2.1", 0, 1),))), bonus)._repr_html_()
+    width, height = (int(size) for size in re.findall(r'viewBox="0 0 (\d+) (\d+)"', shown)[0])
+    assert f'width="{width}" height="{height}"' in shown
+    for x, y, text in re.findall(r'<text x="([\d.]+)" y="(\d+)"[^>]*>([^<]*)<', shown):
+        # In a sans-serif font of 14 pixels a character is 8 wide on average, digits and "Set" less.
+        assert float(x) + 8 * len(text) <= width, text
+        assert int(y) < height
+    for x, w in re.findall(r'<rect x="(\d+)" y="\d+" width="(\d+)"', shown):
+        assert int(x) + int(w) < width
+
+
+def test_the_picture_of_all_questions_fits(own_progress):
+    for name, question in registered().items():
+        note(name, question.points, 1)
+    shown = progress()._repr_html_()
+    (width,) = (int(width) for width in re.findall(r'viewBox="0 0 (\d+) ', shown))
+    ends = [
+        float(x) + 8 * len(s) for x, s in re.findall(r'<text x="([\d.]+)"[^>]*>([^<]*)<', shown)
+    ]
+    assert max(ends) <= width
 
 
 def test_a_lock_that_nobody_gives_back_is_not_waited_for_for_ever(own_progress, monkeypatch):
