@@ -63,7 +63,7 @@ def _verdict(name: Any, answer: Any, seed: Any) -> Result:
     if answer is None or answer is ...:
         return _not_answered(question)
     with as_usual():
-        return _graded(question, Attempt(answer, seed))
+        return _graded(question, Attempt(answer, seed, predicts=question.kind == "predict"))
 
 
 def _graded(question: Question, attempt: Attempt) -> Result:

@@ -34,6 +34,10 @@ _MEANS = (
     "The points are for an answer of your own. What the package does is there to be read: copy a "
     "kernel into a cell, find out why each line stands there, change it, and hand in that."
 )
+_PREDICTED = (
+    "The question asks for a prediction, from sizes alone and before anything runs. Launch and "
+    "count beside it, to see whether it holds."
+)
 _HINT = "Write the function in a cell of yours, and launch a kernel that stands in a cell too."
 
 
@@ -191,14 +195,19 @@ def _foreign(launch: Launch) -> str:
 
 @contextlib.contextmanager
 def own_kernels(attempt: Attempt) -> Iterator[None]:
-    """`Wrong`, at the end of the block, if a kernel of the package was launched in it."""
+    """`Wrong`, at the end of the block, if a kernel of the package was launched in it.
+
+    If the answer predicts, any launch is too much: it would be counted, not predicted.
+    """
     foreign: list[str] = []
 
     def watch(launch: Launch) -> None:
-        if not foreign and (what := _foreign(launch)):
+        if not foreign and (what := launch.name if attempt.predicts else _foreign(launch)):
             foreign.append(what)
 
     def refuse() -> None:
+        if foreign and attempt.predicts:
+            raise Wrong(f"{attempt.name} launches {foreign[0]}.", _PREDICTED)
         if foreign:
             raise Wrong(f"{attempt.name} launches {foreign[0]}.", _MEANS, _HINT)
 

@@ -37,12 +37,14 @@ class Wrong(Exception):  # noqa: N818
 class Attempt:
     """A reader's answer while it is graded.
 
-    All random inputs come from `seed`. `held` collects a sentence for every check that passed.
+    All random inputs come from `seed`. `held` collects a sentence for every check that passed. An
+    answer that `predicts` launches nothing.
     """
 
     answer: Any
     seed: int
     held: list[str] = field(default_factory=list)
+    predicts: bool = False
 
     @property
     def name(self) -> str:

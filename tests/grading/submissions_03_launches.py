@@ -1,6 +1,18 @@
 """Answers to 03.1, 03.2 and 03.9: right ones written differently, and known-wrong ones."""
 
+import torch
 import triton
+import triton.language as tl
+
+from kernels.lab import traffic
+
+
+@triton.jit
+def add_kernel(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    total = tl.load(x_ptr + offsets, mask=mask) + tl.load(y_ptr + offsets, mask=mask)
+    tl.store(out_ptr + offsets, total, mask=mask)
 
 
 def launch_rounded_up(n, BLOCK):
@@ -62,6 +74,27 @@ def cause_by_distinct_bytes(right, other):
     """Look for a second load in distinct bytes, where it leaves no trace."""
     told = cause_by_bytes(right, other)
     return "nothing" if told == "loads twice" else told
+
+
+def cause_by_fewer_masked(right, other):
+    """Take fewer masked lanes for a grid that is too small."""
+    told = cause_by_bytes(right, other)
+    small = told in ("nothing", "grid too small") and other.masked_lanes < right.masked_lanes
+    return "grid too small" if small else "nothing" if told == "grid too small" else told
+
+
+def cause_by_lanes_of_a_program(right, other):
+    """Take more lanes in as many programs for a second load."""
+    told = cause_by_bytes(right, other)
+    twice = other.lanes > right.lanes and other.programs == right.programs
+    return "loads twice" if twice and told in ("loads twice", "lanes idle") else told
+
+
+def launch_by_launching(n, BLOCK):
+    """Count a launch in a prediction's place."""
+    x, y, out = torch.zeros(3, n)
+    (step,) = traffic.count(lambda: add_kernel[(triton.cdiv(n, BLOCK),)](x, y, out, n, BLOCK=BLOCK))
+    return step.programs, step.lanes, step.masked_lanes
 
 
 def _shapes(n):

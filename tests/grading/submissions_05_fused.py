@@ -310,11 +310,11 @@ __global__ void layer_norm(const __half* x, const __half* weight, const __half* 
 )
 
 
-def layer_norm_with(name, always=None):
+def layer_norm_with(name, always=None, packs_of=8):
     def my_layer_norm(x, weight, bias, eps):
         rows, n_cols = x.shape
         y = torch.empty_like(x)
-        fits = "layer_norm<1, 8>" if n_cols % 8 else "layer_norm<8, 1>"
+        fits = "layer_norm<1, 8>" if n_cols % packs_of else "layer_norm<8, 1>"
         LAYER_NORMS[name][always or fits][rows, 256](x, weight, bias, y, n_cols, eps)
         return y
 

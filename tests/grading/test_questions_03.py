@@ -46,7 +46,7 @@ def launch(programs=None, lanes=None, masked=None):
     """The right numbers of a launch, each replaced by a wrong formula where one is given."""
 
     def launch_numbers(n, block):
-        told = counted_launch(n, block)
+        told = launches.launch_rounded_up(n, block)
         wrong = (programs, lanes, masked)
         return tuple(f(n, block) if f else t for f, t in zip(wrong, told, strict=True))
 
@@ -73,6 +73,22 @@ def launch(programs=None, lanes=None, masked=None):
 )
 def test_launch_wrong(answer, means):
     fails(check("03.1", answer, seed=1), means=means)
+
+
+def test_a_launch_is_no_prediction():
+    fails(
+        check("03.1", launches.launch_by_launching),
+        message="launch_by_launching launches add_kernel",
+        means="before anything runs",
+    )
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "answer", [launches.cause_by_fewer_masked, launches.cause_by_lanes_of_a_program]
+)
+def test_a_sign_that_fits_some_launches_is_no_cause(answer, seed):
+    assert not check("03.2", answer, seed=seed).points
 
 
 @pytest.mark.parametrize(

@@ -230,6 +230,12 @@ def test_layer_norm_wrong(answer, message, means):
     fails(check("05.7", answer, seed=1), message=message, means=means)
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("packs_of", [2, 4])
+def test_packs_of_eight_need_a_width_that_eight_divides(packs_of, seed):
+    fails(check("05.7", f.layer_norm_with("right", packs_of=packs_of), seed=seed))
+
+
 @pytest.mark.parametrize(
     ("answer", "message", "means"),
     [

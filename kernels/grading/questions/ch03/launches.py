@@ -143,7 +143,7 @@ def _step(x: torch.Tensor, block: int, cause: str = "nothing") -> Step:
 
 _TELLS = {
     "nothing": "The same bytes are asked for and no more lanes are masked. How many programs share "
-    "the work is no fault.",
+    "the work is no fault, and fewer masked lanes are none.",
     "grid too small": "Look at y's write_unique: elements of y were never stored, because the last "
     "program is missing.",
     "loads twice": "Look at x's times_read: each element was asked for more than once, while the "
@@ -157,15 +157,21 @@ _TELLS = {
 def _pairs(rng: random.Random) -> list[tuple[Step, Step, str, str]]:
     """Return pairs of launches (right, other) with the cause and what was launched."""
     made = []
-    for cause in (*CAUSES, *rng.sample(CAUSES, len(CAUSES))):
+    # In the second half with more programs, and so fewer masked lanes: no fault by themselves.
+    for place, cause in enumerate((*CAUSES, *rng.sample(CAUSES, len(CAUSES)))):
         block = 2 ** rng.randrange(5, 8)
         # At most half of the last block is switched on, so that a wider one idles for sure.
         n = block * rng.randrange(4, 12) + rng.randrange(1, block // 2)
         x = drawn(rng, (n,), torch.float16)
-        other = block
+        other = block if place < len(CAUSES) else block // 2
         if cause == "lanes idle":
             other = triton.next_power_of_2(4 * n)
         made.append((_step(x, block), _step(x, other, cause), cause, f"n = {n}, BLOCK = {other}"))
+    # One program either way, and more lanes in it: they idle, and no load came twice.
+    x = drawn(rng, (rng.randrange(3, 60),), torch.float16)
+    wide = 2 ** rng.randrange(7, 10)
+    launched = f"n = {x.numel()}, BLOCK = {wide}"
+    made.append((_step(x, 64), _step(x, wide), "lanes idle", launched))
     # Another block that divides n as well: fewer programs, and the same lanes.
     x = drawn(rng, (256 * rng.randrange(1, 6),), torch.float16)
     made.append((_step(x, 64), _step(x, 256), "nothing", f"n = {x.numel()}, BLOCK = 256"))
