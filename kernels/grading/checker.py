@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import os
 import secrets
 import types
 from typing import Any
@@ -20,7 +21,7 @@ from kernels.grading import compiled_checks
 from kernels.grading.integrity import Snapshot
 from kernels.grading.isolation import isolated
 from kernels.grading.origin import refuse_package
-from kernels.grading.progress import note
+from kernels.grading.progress import VARIABLE, note
 from kernels.grading.question import Attempt, NotAnswered, Question, Wrong, questions
 from kernels.grading.result import Result, show
 from kernels.grading.speed import timed
@@ -123,6 +124,7 @@ def _timed(question: Question, attempt: Attempt, told: dict[str, Any]) -> int:
 def _grade(question: Question, attempt: Attempt) -> dict[str, Any]:
     """Grade in the process that this runs in; what is told is plain text."""
     told: dict[str, Any] = {}
+    os.environ[VARIABLE] = ""  # points are written down outside, by the verdict
     try:
         _refuse_patches()
         told["rerun"] = _rerun(question, attempt.name, attempt.seed)

@@ -23,6 +23,8 @@ import torch
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
+from kernels.grading.question import questions
+
 _FUNCTIONS = (
     types.FunctionType,
     types.BuiltinFunctionType,
@@ -84,6 +86,8 @@ def _owners() -> Iterator[tuple[str, Any]]:
     yield "torch", torch
     for owner in (torch.Tensor, random.Random, JITFunction, Autotuner):
         yield owner.__name__, owner
+    for name, question in questions().items():
+        yield f"question {name}", question
 
 
 class Snapshot:
@@ -102,6 +106,7 @@ class Snapshot:
                 if name not in _FREE and not name.startswith(free)
             ]
             self._seen += [(where, spaces, name, value, _code(value)) for name, value in members]
+        self._questions = questions()
 
     def changed(self) -> str | None:
         """The full name of the first function that is another now, or None."""
@@ -113,4 +118,8 @@ class Snapshot:
                 return f"{where}.{name}"
             if code is not None and value.__code__ is not code:
                 return f"{where}.{name}"
+        now_known = questions()
+        for name, question in self._questions.items():
+            if now_known.get(name) is not question:
+                return f"question {name}"
         return None

@@ -73,8 +73,10 @@ def isolated(
     """Call `work` in a fork of this process; it returns what JSON can hold.
 
     `file` is the source file whose line is told if the time runs out, after `limit_s` or LIMIT_S.
-    KeyboardInterrupt ends the fork too, and is raised.
+    KeyboardInterrupt ends the fork too, and is raised. What else the fork writes where its result
+    goes counts for nothing: the result comes with a word that only this call knows.
     """
+    word = os.urandom(16).hex().encode()
     limit_s = LIMIT_S if limit_s is None else limit_s
     start = time.perf_counter()
     with tempfile.TemporaryFile() as printed, tempfile.TemporaryFile() as stacks:
@@ -89,7 +91,7 @@ def isolated(
             child = posix.fork()
         if child == 0:
             os.close(read_end)
-            _be_the_child(work, write_end, printed.fileno(), stacks.fileno())
+            _be_the_child(work, word, write_end, printed.fileno(), stacks.fileno())
         os.close(write_end)
         try:
             text, stopped = _read(read_end, child, start + limit_s)
@@ -99,7 +101,7 @@ def isolated(
         finally:
             os.close(read_end)
             status = _end(child)
-        told = _parsed(text)
+        told = _parsed(text, word)
         return Ended(
             told,
             _tail(printed),
@@ -110,8 +112,10 @@ def isolated(
         )
 
 
-def _be_the_child(work: Callable[[], dict[str, Any]], out: int, printed: int, stacks: int) -> None:
-    """Run `work`, write what it returns as JSON to `out`, and end this process."""
+def _be_the_child(
+    work: Callable[[], dict[str, Any]], word: bytes, out: int, printed: int, stacks: int
+) -> None:
+    """Run `work`, write `word` and what it returns as JSON to `out`, and end this process."""
     try:
         # Python's collector would go through all that the parent has, and have its pages copied.
         gc.freeze()
@@ -128,7 +132,7 @@ def _be_the_child(work: Callable[[], dict[str, Any]], out: int, printed: int, st
             resource.setrlimit(resource.RLIMIT_AS, (_virtual_bytes() + _MEMORY,) * 2)
         # The parent's worker threads don't exist in a fork; waiting for them would be forever.
         torch.set_num_threads(1)
-        message = json.dumps(work()).encode()
+        message = word + json.dumps(work()).encode()
         while message:
             message = message[os.write(out, message) :]
         os._exit(0)
@@ -186,9 +190,11 @@ def _end(child: int) -> int | None:
         return None
 
 
-def _parsed(text: bytes) -> dict[str, Any] | None:
+def _parsed(text: bytes, word: bytes) -> dict[str, Any] | None:
+    if not text.startswith(word):
+        return None
     try:
-        told = json.loads(text)
+        told = json.loads(text[len(word) :])
     except ValueError:
         return None
     return told if type(told) is dict else None

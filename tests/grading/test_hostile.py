@@ -1,5 +1,7 @@
 """What ends, hangs, cheats or patches earns nothing, is told why, and the process lives."""
 
+import contextlib
+import json
 import os
 import signal
 import time
@@ -11,6 +13,7 @@ import triton
 import kernels.grading.closeness
 from kernels.grading import check, progress, question
 from kernels.grading.progress import note
+from kernels.grading.question import questions
 from tests.grading import submissions as s
 
 right = s.with_fault("")
@@ -82,6 +85,29 @@ def patches_a_class_by_its_bases(x, weight, bias, eps):
     return torch.zeros_like(x)
 
 
+def writes_the_verdict(x, weight, bias, eps):
+    told = json.dumps({"passed": True, "message": "fine"}).encode()
+    for end in range(3, 64):
+        with contextlib.suppress(OSError):
+            os.write(end, told)
+    os._exit(0)
+
+
+def replaces_the_grading(x, weight, bias, eps):
+    object.__setattr__(questions()["02.2"], "grade", lambda attempt: None)
+    return right(x, weight, bias, eps)
+
+
+def replaces_the_question(x, weight, bias, eps):
+    question._QUESTIONS["02.2"] = question._QUESTIONS["02.3"]
+    return right(x, weight, bias, eps)
+
+
+def writes_points_down(x, weight, bias, eps):
+    note("02.3", 3)
+    return torch.zeros_like(x)
+
+
 _kept = {}
 
 
@@ -118,6 +144,10 @@ def stores_its_input(x, weight, bias, eps):
         (patches_a_method, "Tensor.__eq__ is not the one"),
         (patches_a_builtin, "builtins.bool is not the one"),
         (patches_a_class_by_its_bases, "question.Wrong.__bases__ is not the one"),
+        (writes_the_verdict, "ended its process with exit code 0"),
+        (replaces_the_grading, "question 02.2.grade is not the one"),
+        (replaces_the_question, "question 02.2 is not the one"),
+        (writes_points_down, "should be"),
         (replays, "should be"),
         (one_buffer, "memory of an earlier call's output"),
         (stores_its_input, "it changed its input x"),
@@ -128,6 +158,7 @@ def test_it_earns_nothing_and_is_told_why(answer, told):
     result = check("02.2", answer)
     assert result.points == 0
     assert told in result.message, result
+    assert progress().points == 0
 
 
 @pytest.mark.parametrize("answer", [endless, endless_in_a_kernel])
