@@ -18,6 +18,7 @@ from kernels.grading.question import Attempt, Wrong
 from kernels.hardware import LIMITS, WARP_THREADS
 from kernels.lab.counting.compile_errors import reason
 from kernels.launch import assume_capability, recording
+from kernels.launch.launches import Launch
 from kernels.launch.triton_compile import compile_launch, ready
 
 CAPABILITIES = (75, 80)
@@ -32,6 +33,13 @@ _FEWER = {
 def _last_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}".rstrip(".")
+
+
+def _prints(launch: Launch, ptx: str) -> bool:
+    """Whether a kernel prints; of CUDA C++ there is no PTX, and its source is asked."""
+    if isinstance(launch, CudaLaunch):
+        return "printf(" in launch.kernel.module.source
+    return "vprintf" in ptx
 
 
 def prepare() -> None:
@@ -75,6 +83,13 @@ def compiles(attempt: Attempt, cases: Iterable[Case]) -> None:
                     f"{where} takes {built.shared_bytes:,} bytes of shared memory; a block there "
                     f"has {limit:,} at most.",
                     "Such a launch fails on that card. Take a smaller block.",
+                )
+            if built.stack_bytes and _prints(launch, built.ptx):
+                raise Wrong(
+                    f"{where} prints, and keeps what it prints in memory: {built.stack_bytes} "
+                    "bytes a thread.",
+                    "A print is fine while you look for a fault. Take it out of the kernel before "
+                    "you hand it in: on a GPU every thread would print.",
                 )
             if built.stack_bytes:
                 raise Wrong(

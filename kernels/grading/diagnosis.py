@@ -15,6 +15,11 @@ def symptom(runs: Sequence[Run]) -> str:
     """The cause that fits which of `runs` are wrong and where, or "" if none does."""
     failed = [r for r in runs if r.fault is not None]
     passed = [r for r in runs if r.fault is None]
+    if failed and all(_other_dtype(r) for r in failed):
+        return (
+            "The values were not looked at: the output takes the dtype that the question names, "
+            "and torch.empty_like(x) has that of x. A store into it converts by itself."
+        )
     if not failed or any(not r.wrong.numel() for r in failed):
         return ""
 
@@ -38,7 +43,7 @@ def symptom(runs: Sequence[Run]) -> str:
             "It is wrong where the mean is large against the spread: a variance as E[x²] - E[x]² "
             "takes two nearly equal numbers from each other. Centre first, then square."
         )
-    if any(bool(r.output.isnan().any()) for r in failed):
+    if all(bool(r.output.isnan().any()) for r in failed):
         return (
             "An element that is nan was never stored, or comes from 0 / 0, from the root of a "
             "negative number, or from inf - inf. New memory holds nan in this check."
@@ -48,6 +53,13 @@ def symptom(runs: Sequence[Run]) -> str:
     if only(lambda r: r.case.x.shape[0] > 1):
         return "It is right for one row: look at how a program finds its row."
     return ""
+
+
+def _other_dtype(run: Run) -> bool:
+    """Whether an output is a tensor of the right shape in a dtype that is not the one asked for."""
+    like = run.case.like
+    tensor = type(run.output) is torch.Tensor and run.output.shape == like.shape
+    return tensor and run.output.dtype != like.dtype
 
 
 def _power_of_two(n: int) -> bool:

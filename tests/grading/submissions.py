@@ -15,7 +15,7 @@ def row_kernel(
 ):
     row = tl.program_id(0).to(tl.int64)
     cols = tl.arange(0, BLOCK)
-    mask = cols < n_cols
+    mask = cols < n_cols - (1 if FAULT == "short mask" else 0)
     x = tl.load(x_ptr + row * n_cols + cols, mask=mask, other=0.0)
     if FAULT != "half":
         x = x.to(tl.float32)
@@ -40,10 +40,13 @@ def row_kernel(
         y = centred
     if FAULT == "eps outside":
         y = centred / (tl.sqrt(variance) + eps)
+    if FAULT == "eps beside":
+        y = centred * (tl.rsqrt(variance) + eps)
     if FAULT == "nan":
         y = y + tl.sqrt(-1.0 - mean * mean)
-    y *= tl.load(weight_ptr + cols, mask=mask, other=0.0).to(tl.float32)
-    y += tl.load(bias_ptr + cols, mask=mask, other=0.0).to(tl.float32)
+    weight = tl.load(weight_ptr + cols, mask=mask, other=0.0).to(tl.float32)
+    bias = tl.load(bias_ptr + cols, mask=mask, other=0.0).to(tl.float32)
+    y = y * bias + weight if FAULT == "swapped" else y * weight + bias
     y = y.to(y_ptr.dtype.element_ty)
     if FAULT == "shifted":
         tl.store(y_ptr + row * n_cols + cols + 1, y, mask=mask)

@@ -7,6 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.cuda import cuda
 from kernels.grading.cases import Case
 from kernels.grading.checks import run
 from kernels.grading.compiled_checks import compiles, enough_programs
@@ -36,6 +37,29 @@ def whole_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
     tl.store(y_ptr + places, x + 0 * total, mask=places < n)
 
 
+@triton.jit
+def printing_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    places = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + places, mask=places < n)
+    tl.device_print("x", x)
+    tl.store(y_ptr + places, x, mask=places < n)
+
+
+printing = cuda(r"""
+__global__ void copy(const float* x, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) printf("%d %f\\n", i, x[i]);
+    if (i < n) y[i] = x[i];
+}
+""")
+
+
+def printing_in_cuda(x):
+    y = torch.empty_like(x)
+    printing.copy[triton.cdiv(x.numel(), 64), 64](x, y, x.numel())
+    return y
+
+
 def in_one(kernel, warps=4):
     def copy(x):
         y = torch.empty_like(x)
@@ -57,6 +81,8 @@ def test_a_plain_copy_fits_everywhere():
     [
         (in_one(python_kernel), (4, 64), "does not compile"),
         (in_one(whole_kernel, warps=1), (16, 2048), "spills"),
+        (in_one(printing_kernel), (4, 64), "printing_kernel .* prints"),
+        (printing_in_cuda, (4, 64), "copy .* prints"),
     ],
 )
 def test_what_a_gpu_refuses_is_told(answer, size, told):

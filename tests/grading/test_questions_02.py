@@ -1,10 +1,14 @@
 """Each known-wrong submission fails with the diagnosis meant for it; right ones pass."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from kernels.grading import Result, check
+from kernels.grading.cases import Run
 from kernels.grading.questions.ch02.eager_bytes import _right
+from kernels.grading.questions.kits.layer_norm import _layer_norm_cases, explain_layer_norm
 from kernels.lab.counting.op_ledger import count_op
 from kernels.ops.norms.layernorm import OP
 from tests.grading import submissions as s
@@ -58,6 +62,33 @@ def test_the_formula_behind_the_diagnoses_is_the_ledger(shape, dtype):
     assert _right(*shape, dtype.itemsize) == count_op(OP, "eager", shape, dtype).bytes_unique
 
 
+def test_a_diagnosis_explains_every_run_that_failed_and_none_that_passed():
+    """Where one row fails without its bias, and another without its weight, neither is told."""
+
+    def output(case, place):
+        if place == 0:
+            return case.reference - case.tensors["bias"].double()
+        weight = case.tensors["weight"].double()
+        bias = case.tensors["bias"].double()
+        return (case.reference - bias) / weight + bias
+
+    cases = [case for case in _layer_norm_cases(0) if min(case.x.shape) > 1][:2]
+    wrong = torch.ones(cases[0].x.numel(), dtype=torch.bool)
+
+    def runs(*places):
+        return [
+            Run(case, output(case, place).to(case.x.dtype), None, (), "wrong", wrong)
+            for case, place in zip(cases, places, strict=True)
+        ]
+
+    assert explain_layer_norm(runs(0, 0)) == "Bias is not added."
+    assert explain_layer_norm(runs(1, 1)) == "Weight is not applied."
+    assert explain_layer_norm(runs(0, 1)) == ""
+    first, second = runs(0, 0)
+    right = replace(second, output=second.case.reference, fault=None)
+    assert explain_layer_norm([first, right]) == ""
+
+
 @pytest.mark.parametrize("answer", [s.masked_square, s.two_rows, s.with_fault("")])
 def test_layer_norm_right(answer):
     assert_passes_soon("02.2", answer)
@@ -85,7 +116,15 @@ def test_layer_norm_right(answer):
         (s.with_fault("input"), "changed its input x", ""),
         (lambda x, w, b, eps: s.masked_square(x.clone(), w, b, eps), "operators: clone", ""),
         (lambda x, w, b, eps: s.masked_square(x, w, b, eps) + 0 * x.t_().sum(), "input x", ""),
-        (s.with_fault("", dtype=torch.float32), "returned torch.float32, not torch.float16", ""),
+        (
+            s.with_fault("", dtype=torch.float32),
+            "returned torch.float32, not torch.float16",
+            "torch.empty_like(x)",
+        ),
+        (s.with_fault("eps beside"), "should be", "the reciprocal of the root"),
+        (s.with_fault("swapped"), "should be", "Weight and bias are swapped"),
+        (s.with_fault("short mask"), "should be", "never stored"),
+        (lambda x, w, b, eps: torch.zeros_like(x), "should be", "0 everywhere"),
         (s.pytorch_alone, "no Triton kernel: PyTorch's native_layer_norm", "a kernel of yours"),
         (s.pytorch_then_a_copy, "ran PyTorch operators: mean, sub", "a launch of its own"),
         (s.numpy_then_a_copy, "don't read all of x", ""),

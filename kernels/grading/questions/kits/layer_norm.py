@@ -35,13 +35,11 @@ def _known_faults(case: Case) -> list[tuple[str, Tensor]]:
     masked = (block - n) * mean**2
     low = x.sum(-1, keepdim=True) / block
     low_squares = ((x - low) ** 2).sum(-1, keepdim=True)
-    block_means = (
-        f"A sum is divided by BLOCK, here {block}, where the row has {n} elements: divide by the "
-        "number of columns."
-    )
+    # One sentence for all shapes: it has to explain every run that failed.
+    block_means = "A sum is divided by BLOCK: divide by the number of columns."
     lanes_mean = (
-        f"Masked lanes enter the variance. {block - n} of {block} lanes lie beyond the row; they "
-        "load 0, so x - mean is -mean there, and each adds mean² to the sum."
+        "Masked lanes enter the variance. The lanes of a block beyond the row load 0, so x - mean "
+        "is -mean there, and each adds mean² to the sum."
     )
     faults = [
         (lanes_mean, made((squares + masked) / n)),
@@ -69,6 +67,15 @@ def _known_faults(case: Case) -> list[tuple[str, Tensor]]:
             (x - mean) / (torch.sqrt(squares / n) + eps) * weight + bias,
         ),
         (
+            "eps is added to the reciprocal of the root; it belongs under the root.",
+            (x - mean) * (1 / torch.sqrt(squares / n) + eps) * weight + bias,
+        ),
+        (
+            "Weight and bias are swapped: weight multiplies, bias is added.",
+            (x - mean) / torch.sqrt(squares / n + eps) * bias + weight,
+        ),
+        ("The output is 0 everywhere: nothing was computed.", torch.zeros_like(x)),
+        (
             "The centred values are not divided by the root of the variance.",
             (x - mean) * weight + bias,
         ),
@@ -83,19 +90,28 @@ def _known_faults(case: Case) -> list[tuple[str, Tensor]]:
 
 
 def explain_layer_norm(runs: list[Run]) -> str:
-    """Return the known fault that one of the wrong runs shows, or "" if none does."""
-    failed = [r for r in runs if r.fault is not None]
-    comparable = [r for r in failed if r.wrong.numel()]
-    for r in comparable:
-        case = r.case
-        near = 4 * case.tolerance.relative_norm
-        for what, output in _known_faults(case):
+    """Return the known fault that every wrong run shows and no right one denies, or ""."""
+    if any(r.fault is not None and not r.wrong.numel() for r in runs):
+        return ""
+    fits: dict[str, list[bool]] = {}
+    seen: set[str] = set()
+    for r in runs:
+        near = 4 * r.case.tolerance.relative_norm
+        output = r.output.detach().double()
+        here: dict[str, bool] = {}
+        for what, model in _known_faults(r.case):
+            lost = model.isnan()
+            same = torch.equal(lost, output.isnan())
+            same = same and relative_error(output.nan_to_num(), model.nan_to_num()) <= near
             # A model that lies as near the right output as the submission's tells nothing.
-            if relative_error(output, case.reference) > 4 * near and (
-                relative_error(r.output, output) <= near
-            ):
-                return what
-    return ""
+            clear = bool(lost.any()) or relative_error(model, r.case.reference) > 4 * near
+            if same and clear and r.fault is not None and not bool(lost.all()):
+                seen.add(what)
+            if r.fault is not None or clear:
+                here[what] = here.get(what, False) or same
+        for what, same in here.items():
+            fits.setdefault(what, []).append(same)
+    return next((what for what, held in fits.items() if what in seen and all(held)), "")
 
 
 _PLAN: tuple[tuple[int, int, str], ...] = (
