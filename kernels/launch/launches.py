@@ -8,12 +8,11 @@ what its own thread launches, and what a backward pass does that it calls.
 from __future__ import annotations
 
 import contextlib
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
-
-import torch
 
 from kernels.launch.arena import Access
 from kernels.launch.errors import Program
@@ -69,7 +68,7 @@ class Launch(ABC):
         """What this launch would run on a compute capability such as 75 or 90."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Launches:
     """What was launched while a block of code ran, in order."""
 
@@ -85,7 +84,7 @@ class Launches:
         return len(self.seen)
 
 
-@dataclass
+@dataclass(eq=False)
 class _Blocks:
     """The blocks and the watchers around what one thread does."""
 
@@ -93,27 +92,35 @@ class _Blocks:
     watchers: list[Callable[[Launch], None]] = field(default_factory=list)
 
 
-_KEY = "kernels.launch.blocks"
+_here = threading.local()
+_all: list[_Blocks] = []  # of the threads that have any, the newest last
 open_blocks: set[object] = set()  # of all threads: where there is none, nobody has to look further
 
 
 def _mine() -> _Blocks:
-    # PyTorch hands this to the threads that run a backward pass, which is why it isn't a
-    # threading.local: what a backward pass launches belongs to the block around it.
-    if not torch._C._is_key_in_tls(_KEY):
-        torch._C._stash_obj_in_tls(_KEY, _Blocks())
-    return torch._C._get_obj_in_tls(_KEY)
+    # A thread that Python didn't start is one of PyTorch's, which run a backward pass: what it
+    # launches belongs to the block around that pass. With blocks open in several threads, nobody
+    # tells which of them it is; the newest is taken.
+    thread = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]
+    if thread is None or isinstance(thread, threading._DummyThread):
+        return _all[-1] if _all else _Blocks()
+    if not hasattr(_here, "blocks"):
+        _here.blocks = _Blocks()
+    blocks: _Blocks = _here.blocks
+    return blocks
 
 
 @contextlib.contextmanager
-def _listed(where: list[Any], what: Any) -> Iterator[Any]:
+def _listed(blocks: _Blocks, where: list[Any], what: Any) -> Iterator[Any]:
     token = object()
     where.append(what)
+    _all.append(blocks)
     open_blocks.add(token)
     try:
         yield what
     finally:
         open_blocks.discard(token)
+        _all.remove(blocks)
         where.remove(what)
 
 
@@ -125,17 +132,20 @@ def interpreting(
     With `trace`, every access is kept too, in order: many times slower and larger. A program in
     Triton may take `time_limit_s` seconds of its thread's time.
     """
-    return _listed(_mine().active, Launches("interpret", trace, time_limit_s))
+    mine = _mine()
+    return _listed(mine, mine.active, Launches("interpret", trace, time_limit_s))
 
 
 def recording() -> contextlib.AbstractContextManager[Launches]:
     """Keep every launch inside the block and run none: outputs stay as they were allocated."""
-    return _listed(_mine().active, Launches("record"))
+    mine = _mine()
+    return _listed(mine, mine.active, Launches("record"))
 
 
 def watching(watch: Callable[[Launch], None]) -> contextlib.AbstractContextManager[object]:
     """Call `watch` with each launch inside the block that is interpreted, emulated or recorded."""
-    return _listed(_mine().watchers, watch)
+    mine = _mine()
+    return _listed(mine, mine.watchers, watch)
 
 
 def mode() -> str | None:

@@ -25,7 +25,7 @@ from kernels.launch import (
 from kernels.ops.norms import configurations, forward
 from kernels.ops.shared import operators
 from kernels.registry import Case
-from tests.ops.layouts import LAYOUTS
+from tests.ops.layouts import contiguous, transposed
 
 FACTOR = tl.constexpr(2.0)
 
@@ -414,13 +414,13 @@ CALLS = [
 
 
 @pytest.mark.parametrize(("op", "variant"), CALLS)
-@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=list(LAYOUTS))
+@pytest.mark.parametrize("layout", [contiguous, transposed])  # all of them on a GPU
 def test_the_short_way_gives_the_same_bits(op, variant, layout, monkeypatch):
     shape = op.resized(op.shapes[0], **dict.fromkeys(op.dims, 6))
 
     def both(seed):
         made = op.make(Case(shape, torch.bfloat16, op.options[0]), "cpu", seed)
-        given = {k: layout(v) if isinstance(v, torch.Tensor) else v for k, v in made.items()}
+        given = {k: layout(v) if k in op.tensors else v for k, v in made.items()}
         outputs = passes.as_tuple(variant.fn(**given))
         if not variant.has("bwd"):
             return outputs
@@ -429,7 +429,7 @@ def test_the_short_way_gives_the_same_bits(op, variant, layout, monkeypatch):
 
     expected = {seed: both(seed) for seed in (1, 2)}
     monkeypatch.setattr(operators, "SHORT_WHERE", "is_cpu")
-    for seed in (1, 2, 1):
+    for seed in (1, 2):
         for one, other in zip(both(seed), expected[seed], strict=True):
             assert torch.equal(one, other)
 

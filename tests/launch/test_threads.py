@@ -188,3 +188,32 @@ def test_what_a_backward_pass_launches_in_another_thread_is_counted():
         Deeper.apply(x, 70, threads).sum().backward()
     assert threads != [threading.get_ident()]
     assert [launch.name for launch in launches] == ["copy"]
+
+
+def test_a_thread_that_python_did_not_start_belongs_to_the_open_block():
+    """PyTorch's threads of a backward pass are such; here a pool of ctypes' stands for one."""
+    import _thread
+
+    from kernels.launch import launches
+
+    found, done = [], _thread.allocate_lock()
+    done.acquire()
+
+    def foreign():
+        found.append(launches.mode())
+        done.release()
+
+    with recording():
+        _thread.start_new_thread(foreign, ())  # unknown to `threading`
+        assert done.acquire(timeout=10)
+    _thread.start_new_thread(foreign, ())
+    assert done.acquire(timeout=10)
+    assert found == ["record", None]
+
+
+def test_blocks_that_look_alike_are_closed_each_by_itself():
+    with recording() as outer:
+        with recording() as inner:
+            pass
+        k.add_in_place[(1,)](torch.ones(2, dtype=torch.int32), BLOCK=2)
+    assert (len(outer), len(inner)) == (1, 0)
