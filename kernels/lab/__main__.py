@@ -85,6 +85,11 @@ def _proofs(arguments: argparse.Namespace) -> int:
             raise RefusalError(f"adopt takes a suite, one of: {', '.join(registry.SUITES)}")
         return adopt.run(arguments.suite)
     tree = sources.of_folder(ROOT)
+    if arguments.action == "owe":
+        if not arguments.suite:
+            raise RefusalError('owe takes the reason: proofs owe "no GPU was at hand"')
+        print("\n".join(proofs.owe(tree, DATA_DIR, arguments.suite)) or "nothing is owed")
+        return 0
     print(proofs.table(tree, DATA_DIR))
     found = proofs.problems(tree, DATA_DIR)
     print("\n".join(["", *found]) if found else "\nevery test marked proves is proved")
@@ -188,8 +193,8 @@ def _parser() -> argparse.ArgumentParser:
     report.set_defaults(run=_report)
 
     proofs = commands.add_parser("proofs", help="what only a GPU can prove: where, when, if valid")
-    proofs.add_argument("action", nargs="?", choices=["adopt"], help="hashes for older recordings")
-    proofs.add_argument("suite", nargs="?", help="the suite whose recordings adopt theirs")
+    proofs.add_argument("action", nargs="?", choices=["adopt", "owe"], help="hashes for older data")
+    proofs.add_argument("suite", nargs="?", help="the suite that adopts; why a proof is owed")
     proofs.set_defaults(run=_proofs)
 
     tune = commands.add_parser("tune", help="time the configurations of an operation's kernel")

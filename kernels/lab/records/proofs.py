@@ -15,7 +15,12 @@ are no part of the hash: a GPU machine brings its own.
 A test that failed loses the card's row. One with a skipped case proves nothing, and an earlier row
 stays, unless the reason begins with `not on this card`: then the other cases are the proof.
 
+Where sources changed and no GPU was at hand, a proof may be *owed*: `owed.csv` says why, with the
+hash of the sources as they are. A further change of them is red again, as is an entry that has
+been proved since.
+
     python -m kernels.lab proofs               # what is proved, where, when, valid or stale
+    python -m kernels.lab proofs owe "why"     # write down what is not proved today
     python -m kernels.lab proofs adopt norms   # give older recordings the hashes of their commit
 """
 
@@ -32,6 +37,7 @@ from kernels.lab.records import slices, sources
 from kernels.lab.records.sources import Tree
 
 FILE = "proofs.csv"
+OWED = "owed.csv"
 PASSED = "passed"
 NOT_HERE = "not on this card"
 THE_TEST = "the test"  # stands among the paths of what a proof rests on
@@ -248,10 +254,55 @@ def states(tree: Tree, data_dir: Path) -> list[State]:
     return found
 
 
+def owed(data_dir: Path) -> dict[str, tuple[str, str]]:
+    """Return {test: (hash of the sources that its proof is owed for, why)}."""
+    path = data_dir / OWED
+    if not path.exists():
+        return {}
+    with path.open(newline="", encoding="utf-8") as file:
+        return {row["test"]: (row["hash"], row["why"]) for row in csv.DictReader(file)}
+
+
+def owe(tree: Tree, data_dir: Path, why: str) -> list[str]:
+    """Write down each test that no card's row proves today as owed, anew; return their names."""
+    held = {state.test.test for state in states(tree, data_dir) if state.holds}
+    rows = {
+        test.test: (sources.together(now), why)
+        for test, now in wanted(tree)[0].items()
+        if test.test not in held
+    }
+    path = data_dir / OWED
+    if not rows:
+        path.unlink(missing_ok=True)
+        return []
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("test", "hash", "why"))
+        writer.writerows((test, *rows[test]) for test in sorted(rows))
+    return sorted(rows)
+
+
+def _not_owed(tree: Tree, data_dir: Path) -> list[str]:
+    """A sentence for each entry of what is owed that stands there without need."""
+    known = {test.test for test in wanted(tree)[0]}
+    held = {state.test.test for state in states(tree, data_dir) if state.holds}
+    return [
+        f"{test} stands in {OWED} and {'is proved' if test in held else 'is no test that proves'}; "
+        f"remove its line"
+        for test in owed(data_dir)
+        if test in held or test not in known
+    ]
+
+
 def problems(tree: Tree, data_dir: Path) -> list[str]:
-    """Return one sentence for each test marked `proves` that no card's row proves today."""
+    """Return one sentence for each test marked `proves` that no card's row proves today.
+
+    One that is owed, of today's sources, is none.
+    """
     run = "run `make gpu` on a GPU and unpack its archive into book/data"
-    found = wanted(tree)[1]
+    found = [*wanted(tree)[1], *_not_owed(tree, data_dir)]
+    debts = owed(data_dir)
+    hashes = {test.test: sources.together(now) for test, now in wanted(tree)[0].items()}
     by_test: dict[Declared, list[State]] = {}
     for state in states(tree, data_dir):
         by_test.setdefault(state.test, []).append(state)
@@ -259,6 +310,8 @@ def problems(tree: Tree, data_dir: Path) -> list[str]:
         if not test.on_gpu:
             found.append(f"{test.test} is marked proves but not gpu, so `make gpu` passes it by")
         if any(state.holds for state in mine):
+            continue
+        if debts.get(test.test, ("",))[0] == hashes[test.test]:
             continue
         told = [
             f"its row of {state.proof.gpu} is of other sources ({', '.join(state.changed)} changed)"
@@ -274,6 +327,8 @@ def problems(tree: Tree, data_dir: Path) -> list[str]:
 
 def table(tree: Tree, data_dir: Path) -> str:
     """Return what is proved as Markdown: test, card, date, commit, and whether it holds."""
+    debts = owed(data_dir)
+    hashes = {test.test: sources.together(now) for test, now in wanted(tree)[0].items()}
     lines = ["| test | proves | card | date (UTC) | commit | |", "|:--|:--|:--|:--|:--|:--|"]
     for state in states(tree, data_dir):
         told = ["–", "–", "–", "missing"]
@@ -281,5 +336,7 @@ def table(tree: Tree, data_dir: Path) -> str:
             commit = (row.commit[:7] or "–") + (", changed" if row.dirty == "yes" else "")
             holds = "valid" if state.holds else f"stale: {', '.join(state.changed) or row.outcome}"
             told = [row.gpu, row.date[:16].replace("T", " "), commit, holds]
+        if not state.holds and debts.get(state.test.test, ("",))[0] == hashes[state.test.test]:
+            told[-1] = f"{told[-1]}; owed: {debts[state.test.test][1]}"
         lines.append(f"| {' | '.join([state.test.test, ', '.join(state.test.sources), *told])} |")
     return "\n".join(lines)
