@@ -15,16 +15,23 @@ def contiguous(tensor: Tensor) -> Tensor:
     return tensor.contiguous()
 
 
+def _room(tensor: Tensor, n_cols: int) -> Tensor:
+    """A tensor of so many columns, full of what no result may hold."""
+    real = tensor.is_floating_point()
+    filler = math.nan if real else torch.iinfo(tensor.dtype).min
+    return tensor.new_full((*tensor.shape[:-1], n_cols), filler)
+
+
 def every_second(tensor: Tensor) -> Tensor:
     """The last dimension with a gap behind each element."""
-    room = tensor.new_full((*tensor.shape[:-1], 2 * tensor.shape[-1]), math.nan)
+    room = _room(tensor, 2 * tensor.shape[-1])
     view = room[..., ::2]
     return view.copy_(tensor)
 
 
 def apart(tensor: Tensor) -> Tensor:
     """Rows with a gap between them, the first an element behind the storage's begin."""
-    room = tensor.new_full((*tensor.shape[:-1], tensor.shape[-1] + 4), math.nan)
+    room = _room(tensor, tensor.shape[-1] + 4)
     view = room[..., 1 : 1 + tensor.shape[-1]]
     return view.copy_(tensor)
 

@@ -143,7 +143,7 @@ def test_what_is_refused(name):
         ({"p": math.nan}, ValueError, "from 0 to 1"),
         ({"bias": torch.zeros(7)}, ValueError, r"bias has the shape \(7,\)"),
         ({"residual": torch.zeros(2, 7)}, ValueError, "residual has the shape"),
-        ({"residual": torch.zeros(2, 8).half()}, TypeError, "take one dtype"),
+        ({"residual": torch.zeros(2, 8).half()}, TypeError, "must have the same"),
         ({"x": [1.0]}, TypeError, "x is a list"),
         ({"x": torch.zeros(2, 0)}, ValueError, "1 or more"),
         ({"seed_offset": torch.zeros(2)}, ValueError, "int64 tensor of shape"),

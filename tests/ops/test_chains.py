@@ -300,6 +300,6 @@ def test_configurations_are_kept_within_bounds():
     assert bias_gelu.strips_over(torch.empty(1, 5), None)[0].block_cols >= 8
     for n_cols in (1, 7, 64, 1000, 4096):
         for card in ((7, 5), (9, 0)):
-            rows = configurations.rows_configuration(n_cols, 4, False, card)
+            rows = configurations.rows_configuration(n_cols, 4, False, True, card)
             assert rows.num_warps * rows.programs_per_sm <= configurations.WARPS_PER_SM
             assert rows.stages >= 1

@@ -82,8 +82,8 @@ class Strips:
     stages: int
 
 
-# Tiles of strips: elements, warps, programs an SM, stages at most. Not timed yet. A strip narrower
-# than its warps' 16 bytes a thread takes more registers than there are in fp32 on 8.0.
+# Tiles of strips: elements in 16 bits (half as many in fp32), warps, programs an SM, stages at
+# most. Not timed yet. As many elements in fp32 spill on 8.0, half as many in 16 bits on 8.0 and 8.9.
 STRIP_COLS = 2048
 STRIPS: dict[tuple[int, int], Tile] = {
     (7, 5): Tile(elements=4096, num_warps=8, programs_per_sm=2, stages=1),
@@ -94,7 +94,7 @@ STRIPS: dict[tuple[int, int], Tile] = {
 # do while a call of Philox waits for its own rounds. WARPS_PER_SM are those of all programs of an
 # SM. Not timed yet.
 ROW_THREAD = 8
-NARROW_TILE = 1024
+NARROW_TILE = 2048  # with 1024, by 4 warps, some spill on 7.5 and 8.9
 WARPS_PER_SM = 16
 ROW_STAGES: dict[tuple[int, int], int] = {(7, 5): 1, (8, 0): 4}
 WIDEST = 4096  # columns of a row that registers hold everywhere together with two sums of it
@@ -117,16 +117,20 @@ def strips_configuration(n_cols: int, itemsize: int, capability: tuple[int, int]
     """Return how strips of rows of `n_cols` run on such a card."""
     tile = for_card(STRIPS, capability)
     cols = min(STRIP_COLS, max(NARROWEST, triton.next_power_of_2(n_cols)))
-    tile_bytes = 2 * tile.elements * itemsize
+    elements = tile.elements * 2 // itemsize
+    tile_bytes = 2 * elements * itemsize
     stages = _stages(tile.stages, tile.programs_per_sm, tile_bytes, capability)
-    return Strips(tile.elements // cols, cols, tile.num_warps, tile.programs_per_sm, stages)
+    return Strips(elements // cols, cols, tile.num_warps, tile.programs_per_sm, stages)
 
 
 @functools.lru_cache(maxsize=1024)
 def rows_configuration(
-    n_cols: int, itemsize: int, by_vectors: bool, capability: tuple[int, int]
+    n_cols: int, itemsize: int, by_vectors: bool, drops: bool, capability: tuple[int, int]
 ) -> SharedRows | None:
-    """Return how whole rows of `n_cols` go back through a norm; None if they are too wide."""
+    """Return how whole rows of `n_cols` go back through a norm; None if they are too wide.
+
+    `by_vectors` says that they are loaded 16 bytes at a time, `drops` that there is a dropout.
+    """
     block = max(NARROWEST, triton.next_power_of_2(n_cols))
     wide = itemsize == 2 and by_vectors and (8, 0) <= capability < (10, 0)
     if block > (WIDEST_HALF if wide else WIDEST):
@@ -135,5 +139,8 @@ def rows_configuration(
     num_warps = min(WARPS_PER_SM, block_rows * block // (ROW_THREAD * WARP_THREADS))
     programs = WARPS_PER_SM // num_warps
     tile_bytes = 2 * block_rows * block * itemsize
-    stages = _stages(for_card(ROW_STAGES, capability), programs, tile_bytes, capability)
+    most = for_card(ROW_STAGES, capability)
+    if block > WIDEST and not drops:
+        most = 2  # with more it spills, if only where no random numbers are made
+    stages = _stages(most, programs, tile_bytes, capability)
     return SharedRows(block_rows, num_warps, programs, stages)

@@ -188,8 +188,9 @@ def backward(
     seed_offset = _given(seed_offset)
     wanted = [dweight is not None, dbias is not None]
     by_vectors = fill_vectors(unit, x.element_size())
-    card = capability(x.device)
-    chosen = configured or rows_configuration(n_cols, x.element_size(), by_vectors, card)
+    chosen = configured or rows_configuration(
+        n_cols, x.element_size(), by_vectors, told["DROPS"], capability(x.device)
+    )
     with device_guard(x):
         if isinstance(chosen, SharedRows):
             most = chosen.programs_per_sm * multiprocessors(x.device)

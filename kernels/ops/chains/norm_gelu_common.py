@@ -113,7 +113,7 @@ def _moves(residual: bool, case: Case, pass_: str) -> Moves:
         tensors = (4 + residual + (n_cols > block.cols)) * rows * n_cols * size
         return Moves(1, unique=ideal, requested=None if residual else tensors)
     ideal = backward_cost(residual, case).bytes_ideal
-    plan = rows_configuration(n_cols, size, by_vectors, capability(_CPU))
+    plan = rows_configuration(n_cols, size, by_vectors, residual, capability(_CPU))
     if plan is not None:
         programs, _ = shared_out(
             rows, plan.programs_per_sm * multiprocessors(_CPU), plan.block_rows
