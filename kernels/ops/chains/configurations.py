@@ -83,7 +83,8 @@ class Strips:
 
 
 # Tiles of strips: elements in 16 bits (half as many in fp32), warps, programs an SM, stages at
-# most. Not timed yet. As many elements in fp32 spill on 8.0, half as many in 16 bits on 8.0 and 8.9.
+# most. Not timed yet. As many elements in fp32 spill on 8.0, half as many in 16 bits on 8.0 and
+# 8.9.
 STRIP_COLS = 2048
 STRIPS: dict[tuple[int, int], Tile] = {
     (7, 5): Tile(elements=4096, num_warps=8, programs_per_sm=2, stages=1),
