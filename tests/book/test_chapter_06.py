@@ -372,10 +372,11 @@ def test_the_notebook_runs_and_its_counts_are_as_told():
     }
     assert "| 16384 | 16 | 90 | 0 |" in told["registers-edge"]
     assert "| 32768 | 32 | 64 | 16 |" in told["registers-edge"]
-    # Loads of x, weight and bias: 16 numbers a thread are 2 wide ones each, or 16.
+    # Loads of x, weight and bias: 16 numbers a thread are 2 wide ones each, 32 one by one are 32,
+    # and 40 in two blocks are 5 wide ones.
     assert "| 4096 | `layer_norm_row` | 6 | 6 |" in told["loads-count"]
-    assert "| 5000 | `layer_norm_row` | 48 | 0 |" in told["loads-count"]
-    assert "| 5000 | `norm_row` | 6 | 6 |" in told["loads-count"]
+    assert "| 5000 | `layer_norm_row` | 96 | 0 |" in told["loads-count"]
+    assert "| 5000 | `norm_row` | 15 | 15 |" in told["loads-count"]
     assert "x asked for 2 times" in told["tiles-run"]
     assert "row, 16 warps" in told["tune"]
     assert "tiles of 8192, 8 warps" in told["tune"]

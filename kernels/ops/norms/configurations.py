@@ -38,9 +38,9 @@ FORWARD: dict[tuple[int, int], tuple[Block, ...]] = {
     # 7.5 the sum of 16384 in fp16 in training by 16 warps. No such card was timed.
     (7, 5): (*UP_TO_16384[:-1], Block(8192, 16), Block(16384, 32)),
     (8, 0): UP_TO_16384,
-    # 16384×8192: 8 warps leave room for more rows under way, which an H200 needs: 8: 133.5,
-    #   4: 133.7, 16: 145.6 (130.0); RMSNorm 16: 133.6, 8: 134.6. H100 16: 183.8, 8: 184.6 (182.3)
-    # 4096×32768 on an H100: 32: 192.6, 16: 193.4, tiles of 16384: 202.2 (182.9)
+    # 16384×8192 on an H200, where 8 warps leave room for the rows under way that it needs, 8:
+    #   133.5, 4: 133.7, 16: 145.6 (130.0); RMSNorm 16: 133.6, 8: 134.6. An H100 is above.
+    # 4096×32768: 32: 192.6, 16: 193.4, tiles of 16384: 202.2 (182.9)
     (9, 0): (*UP_TO_16384[:-1], Block(8192, 8), Block(16384, 16), Block(32768, 32)),
     (12, 0): UP_TO_16384,
 }
@@ -58,8 +58,8 @@ WEIGHTS_EARLY_UP_TO = 4096
 
 
 # Narrow rows by the thousand: two warps a row wait less in its sums. On few rows four are quicker.
-# 65536×1024: H200 2: 67.6, 1: 67.9, 4: 73.0 (69.5); H100 4: 93.2, 2: 93.7 (93.5)
-# 512×1024: H200 2: 2.7, 4: 2.8; H100 4: 3.1, 2: 3.3
+# 65536×1024 on an H200 by warps, 2: 67.6, 1: 67.9, 4: 73.0 (69.5); an H100 is above
+# 512×1024 on an H200, 2: 2.7, 4: 2.8; an H100 is above
 MANY_ROWS = 16384
 NARROW = Block(1024, 2)
 
