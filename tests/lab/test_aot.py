@@ -328,7 +328,8 @@ def test_the_command(capsys, monkeypatch):
     code, out = ran(small)
     assert code == 0
     assert "512x1024 65536x1024" in out
-    assert "\n5 kernels compiled, 0 at fault" in out
+    # Three dtypes, two on 7.5; on 9.0 so many narrow rows take fewer warps, which is one more each.
+    assert "\n8 kernels compiled, 0 at fault" in out
     assert aot.NO_BF16 in out
     assert "sm_75: Tesla T4" in out
 
