@@ -347,22 +347,28 @@ def test_the_variants_without_derivatives_say_so(name):
 def test_what_was_exported_without_gradients_loses_none_when_it_is_trained(name):
     op = FUSED[name]
     inputs = op.inputs(SHAPE, torch.float32, "cpu", seed=5)
-    wanted = op.backward.differentiates
+    first, *others = op.backward.differentiates
+    rest = {one: value for one, value in inputs.items() if one not in (first, *others)}
 
     class Model(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            for one in wanted[1:]:
+            for one in others:
                 setattr(self, one, torch.nn.Parameter(inputs[one]))
+            for one, value in rest.items():
+                if isinstance(value, torch.Tensor):
+                    self.register_buffer(one, value)
 
         def forward(self, x):
-            given = {one: getattr(self, one) for one in wanted[1:]}
-            return as_tuple(op.variant("fused").fn(x=x, **given))[0]
+            given = {one: getattr(self, one) for one in others}
+            given |= {one: getattr(self, one, value) for one, value in rest.items()}
+            return as_tuple(op.variant("fused").fn(**{first: x}, **given))[0]
 
+    x = inputs[first]
     with torch.no_grad():
-        exported = torch.export.export(Model(), (inputs["x"],)).module()
-        assert torch.equal(exported(inputs["x"]), Model()(inputs["x"]))
-    x = inputs["x"].clone().requires_grad_()
+        exported = torch.export.export(Model(), (x,)).module()
+        assert torch.equal(exported(x), Model()(x))
+    x = x.clone().requires_grad_()
     y, sentence = told(lambda: exported(x))
     if sentence:
         assert "would lose gradients" in sentence
