@@ -215,7 +215,8 @@ def test_the_report_says_that_a_recording_is_older_than_its_kernels():
 
 def test_what_is_recorded_tells_its_sources():
     for path in DATA_DIR.glob("*/*.json"):
-        if path.name != "proofs.json":
+        rows_of = path.with_suffix(".csv")
+        if path.name != "proofs.json" and rows_of.exists():  # what stands beside suites has none
             told = json.loads(path.read_text(encoding="utf-8"))
-            rows, _ = read_suite(path.with_suffix(".csv"))
+            rows, _ = read_suite(rows_of)
             assert told["sources"].keys() == {row.op for row in rows}, path
