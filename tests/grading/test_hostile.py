@@ -85,9 +85,16 @@ def patches_a_class_by_its_bases(x, weight, bias, eps):
     return torch.zeros_like(x)
 
 
+_open_before: set[int] = set()
+
+
+def open_now():
+    return {int(name) for name in os.listdir("/proc/self/fd")}
+
+
 def writes_the_verdict(x, weight, bias, eps):
     told = json.dumps({"passed": True, "message": "fine"}).encode()
-    for end in range(3, 64):
+    for end in set(range(3, 64)) - _open_before:  # not into those of the test run itself
         with contextlib.suppress(OSError):
             os.write(end, told)
     os._exit(0)
@@ -155,6 +162,7 @@ def stores_its_input(x, weight, bias, eps):
     ],
 )
 def test_it_earns_nothing_and_is_told_why(answer, told):
+    _open_before.update(open_now())
     result = check("02.2", answer)
     assert result.points == 0
     assert told in result.message, result
