@@ -203,7 +203,8 @@ def _issue_roofs(points: Sequence[Point], issued: Mapping[str, float]) -> dict[s
         raise ValueError(
             f"issued[{wrong[0]!r}] is {issued[wrong[0]]}; it takes percent, above 0 and up to 100"
         )
-    return {p.variant: p.flops_per_s / issued[p.variant] * 100 for p in points if p.variant in issued}
+    used = {point.variant: point.flops_per_s for point in points if point.variant in issued}
+    return {name: flops_per_s / issued[name] * 100 for name, flops_per_s in used.items()}
 
 
 def _draw_issue_roofs(axes: Axes, points: Sequence[Point], roofs: Mapping[str, float]) -> None:
