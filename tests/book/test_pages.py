@@ -311,7 +311,7 @@ def test_the_replay_answers_to_keys_and_mouse(browse: Browser, html: Path) -> No
     assert program.startswith("Program 1 of 4, line 4: loads x[64:128]")
     assert last.startswith("Program 3 of 4, line 5: stores y[192:200], 32 bytes")
     assert clicked == program
-    assert other.startswith("Program 0 of 4, line 5: loads q[0:16, 0:16]")
+    assert other.startswith("Program 0 of 4, line 6: loads q[0:16, 0:16]")
     assert "q = tl.load(" in line
     assert_sound(report)
 

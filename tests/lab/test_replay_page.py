@@ -39,14 +39,11 @@ def test_the_page_adds_up_what_the_ledger_counts(key):
     told = CATALOGUE[key].record()
     script = """
     const found = played(values[0], values[0].requests.length);
-    const result = [found.unique, found.asked, found.askedRead, found.askedWritten];"""
-    ledger = traffic.count(CATALOGUE[key].call)
-    read = sum(tensor.read_requested for step in ledger for tensor in step.tensors)
+    const result = [found.unique, found.asked];"""
+    tensors = [tensor for step in traffic.count(CATALOGUE[key].call) for tensor in step.tensors]
     assert run_js(script, told) == [
-        ledger.bytes_unique,
-        ledger.bytes_requested,
-        read,
-        ledger.bytes_requested - read,
+        [sum(getattr(tensor, f"{side}_{what}") for tensor in tensors) for side in ("read", "write")]
+        for what in ("unique", "requested")
     ]
 
 
@@ -158,13 +155,18 @@ def test_the_picture_stays_inside_its_box(key, width):
       result.push(replayChart(told, played(told, step), width, "hatch"));
     }"""
     for picture in run_js(script, told, width):
-        assert picture["height"] < (700 if width < 480 else 520)
+        assert picture["height"] < (800 if width < 480 else 580)
         for tag, attributes, _ in picture["shapes"]:
+            if tag == "line":
+                assert 0 <= attributes["x1"] <= width
+                assert 0 < attributes["y2"] <= picture["height"]
+                continue
             assert attributes["x"] >= 0
             assert attributes["x"] + attributes.get("width", 0) <= width + 1e-6
             assert 0 < attributes["y"] + attributes.get("height", 0) <= picture["height"]
             if tag == "rect":
-                assert min(attributes["width"], attributes["height"]) > 1
+                least = 1 if attributes["class"] == "now" else 0  # a bar may have just begun
+                assert min(attributes["width"], attributes["height"]) > least
 
 
 @needs_node
@@ -173,14 +175,29 @@ def test_reads_writes_and_the_request_are_drawn_apart():
     script = "const [told, step] = values;"
     script += "const result = replayChart(told, played(told, step), 640, 'hatch').shapes;"
     last = run_js(script, told, 40)[6:]  # past the legend
-    kinds = [attributes["class"] for _, attributes, _ in last]
+    kinds = [attributes.get("class") for _, attributes, _ in last]
     assert kinds.count("now") == 1
-    (frame,) = (attributes for _, attributes, _ in last if attributes["class"] == "now")
+    (frame,) = (attributes for _, attributes, _ in last if attributes.get("class") == "now")
     box = {name: frame[name] for name in ("x", "y", "width", "height")}
     same = [a for _, a, _ in last if {name: a.get(name) for name in box} == box]
     assert {a["class"] for a in same} == {"tensor", "read", "write", "now"}
     assert all(a["style"] == "fill:url(#hatch)" for a in same if a["class"] == "write")
-    assert [text for _, a, text in last if a["class"] == "times"][-1] == "8×"
+    assert [text for _, a, text in last if a.get("class") == "times"][-1] == "8×"
+
+
+@needs_node
+def test_the_bars_grow_past_the_ideal_as_the_bytes_do():
+    told = CATALOGUE["layer_norm_loops"].record()
+    script = "const result = replayChart(values[0], played(values[0], 72), 640, 'hatch').shapes;"
+    shapes = run_js(script, told)[-7:]
+    kinds = [attributes.get("class", text) for _, attributes, text in shapes]
+    assert kinds == ["read", "write", "asked for", "read", "write", "ideal", "ideal"]
+    distinct, asked = shapes[1][1], shapes[4][1]
+    left = shapes[0][1]["x"]
+    ends = [one["x"] + one["width"] - left for one in (distinct, asked)]
+    ledger = traffic.count(CATALOGUE["layer_norm_loops"].call)
+    assert ends[1] / ends[0] == pytest.approx(ledger.bytes_requested / ledger.bytes_unique)
+    assert shapes[5][1]["x1"] - left == pytest.approx(ends[0])  # it asks for no other bytes
 
 
 @needs_node

@@ -72,22 +72,28 @@ function render({ model, el }) {
   });
   const look = element("p", { class: "look" });
   const slider = element("input", { type: "range", min: 1, step: 1, "aria-label": "Request" });
-  const button = (text, label, act) => {
-    const made = element("button", { type: "button", "aria-label": label }, text);
+  const button = (label, act, ...text) => {
+    const made = element("button", { type: "button", "aria-label": label, title: label }, ...text);
     made.addEventListener("click", act);
     return made;
   };
+  const word = (text) => element("span", {}, text);  // where there is room for it
   const by = (key, shift = false) => () => {
     pause();
     go(stepBy(chosen(), model.get("step"), key, shift));
   };
-  const play = button("Play", "Play", () => (clock === null ? start() : pause()));
+  const play = button("Play", () => (clock === null ? start() : pause()), "Play");
+  const name = (text) => {
+    play.textContent = text;
+    play.setAttribute("aria-label", text);
+    play.setAttribute("title", text);
+  };
   const moves = element("div", { class: "moves" },
-    button("« program", "Previous program", by("PageDown")),
-    button("‹ request", "Previous request", by("ArrowLeft")),
+    button("Previous program", by("PageDown"), "« ", word("program")),
+    button("Previous request", by("ArrowLeft"), "‹ ", word("request")),
     play,
-    button("request ›", "Next request", by("ArrowRight")),
-    button("program »", "Next program", by("PageUp")));
+    button("Next request", by("ArrowRight"), word("request"), " ›"),
+    button("Next program", by("PageUp"), word("program"), " »"));
   const spoken = element("p", { class: "text", "aria-live": "polite" });
   const source = element("pre", { tabindex: 0, role: "region", "aria-label": "Source of the kernel" });
   const hatch = `fk-written-${hatches += 1}`;
@@ -99,13 +105,13 @@ function render({ model, el }) {
   const notes = element("p", { class: "notes" });
   const root = element("div", {
     class: "fk-explorer fk-replay", role: "group", "aria-label": "Replay",
+    "data-lm-suppress-shortcuts": "true",  // JupyterLab's own, which would take the keys
   }, kernel.box, look, moves, slider, spoken, source, shown, values, list, notes);
 
   function start() {
     const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
     spoken.setAttribute("aria-live", "off");  // nobody can listen to all of it
-    play.textContent = "Pause";
-    play.setAttribute("aria-label", "Pause");
+    name("Pause");
     if (model.get("step") >= chosen().requests.length) go(1);
     clock = setInterval(() => {
       if (model.get("step") < chosen().requests.length) go(model.get("step") + 1);
@@ -117,8 +123,7 @@ function render({ model, el }) {
     if (clock === null) return;
     clearInterval(clock);
     clock = null;
-    play.textContent = "Play";
-    play.setAttribute("aria-label", "Play");
+    name("Play");
     spoken.setAttribute("aria-live", "polite");
   }
 
@@ -167,8 +172,8 @@ function render({ model, el }) {
       written = recording.key;
     }
     kernel.control.value = recording.key;
-    const name = recordings.length === 1 ? [element("strong", {}, recording.label), " "] : [];
-    look.replaceChildren(...name, recording.look);
+    const alone = recordings.length === 1 ? [element("strong", {}, recording.label), " "] : [];
+    look.replaceChildren(...alone, recording.look);
     slider.max = recording.requests.length;
     slider.value = model.get("step");
     slider.setAttribute("aria-valuetext", `request ${model.get("step")} of ${recording.requests.length}`);

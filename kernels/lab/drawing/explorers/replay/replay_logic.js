@@ -2,7 +2,8 @@
 // recording comes as data, see trace.py: it knows no kernel.
 
 const LAUNCH = 0, PROGRAM = 1, WARP = 2, TENSOR = 3, KIND = 4, LINE = 5, BYTES = 6, PLACE = 7;
-const LOAD = 0, STORE = 1;
+const LOAD = 0;
+const SIDES = [[0], [1], [0, 1]];  // an atomic reads and writes
 const VERBS = ["loads", "stores", "adds atomically to"];
 
 /** The elements that runs of [first, count, step] tell, in order. */
@@ -16,28 +17,26 @@ export function elementsOf(runs) {
 
 /**
  * What has happened after `step` requests: of each tensor how many requests read and wrote each of
- * its elements, and the bytes. As in the ledger, `unique` counts what differs within a launch,
- * reads and writes apart, and `asked` every lane. `now` is the last request.
+ * its elements, and the bytes, [read, written]. As in the ledger, `unique` counts what differs within
+ * a launch, and `asked` every lane. `now` is the last request.
  */
 export function played(recording, step) {
   const fresh = () => recording.tensors.map((tensor) => new Uint16Array(tensor.elements));
   const [reads, writes] = [fresh(), fresh()];
-  const found = { reads, writes, asked: 0, askedRead: 0, askedWritten: 0, unique: 0, now: null };
+  const found = { reads, writes, asked: [0, 0], unique: [0, 0], now: null };
   let touched = [fresh(), fresh()];
   recording.requests.slice(0, step).forEach((request, index) => {
     if (index && request[LAUNCH] !== recording.requests[index - 1][LAUNCH]) touched = [fresh(), fresh()];
     const tensor = request[TENSOR];
     const elements = elementsOf(recording.places[request[PLACE]]);
-    const sides = request[KIND] === LOAD ? [0] : request[KIND] === STORE ? [1] : [0, 1];
-    for (const side of sides) {
+    for (const side of SIDES[request[KIND]]) {
       const [counts, mine] = [[reads, writes][side][tensor], touched[side][tensor]];
       for (const element of elements) {
         counts[element] += 1;
-        if (!mine[element]) found.unique += recording.tensors[tensor].itemsize;
+        if (!mine[element]) found.unique[side] += recording.tensors[tensor].itemsize;
         mine[element] = 1;
       }
-      found[side ? "askedWritten" : "askedRead"] += request[BYTES];
-      found.asked += request[BYTES];
+      found.asked[side] += request[BYTES];
     }
     found.now = { request, elements };
   });
@@ -109,6 +108,7 @@ function ordinal(number) {
 }
 
 const times = (number) => ["never", "once", "twice"][number] ?? `${number} times`;
+const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
 const grouped = (number) => number.toLocaleString("en-US");
 const bytes = (number) => `${grouped(number)} bytes`;
 
@@ -163,14 +163,15 @@ export function soFar(recording, found) {
 /** Figures beside the picture, [name, value, how] each. */
 export function figures(recording, found) {
   const { request } = found.now;
+  const part = (sum(found.asked) / recording.ideal).toFixed(2);
   const many = recording.launches.length > 1
     ? `launch ${request[LAUNCH] + 1} of ${recording.launches.length}` : recording.language;
   return [
     [recording.language === "Triton" ? "Program" : "Block",
       named(recording, request).replace(/^\w+ /, ""), many],
-    ["Distinct so far", bytes(found.unique), `ideal: ${bytes(recording.ideal)} in all`],
-    ["Asked for so far", bytes(found.asked), `${(found.asked / recording.ideal).toFixed(2)} times the ideal`],
-    ["Reads and writes", bytes(found.askedRead), `read, ${bytes(found.askedWritten)} written`],
+    ["Distinct so far", bytes(sum(found.unique)), `ideal: ${bytes(recording.ideal)} in all`],
+    ["Asked for so far", bytes(sum(found.asked)), `${part} times the ideal`],
+    ["Reads and writes", bytes(found.asked[0]), `read, ${bytes(found.asked[1])} written`],
   ];
 }
 
@@ -234,13 +235,13 @@ export function replayChart(recording, found, width, hatch) {
   const shapes = [];
   const add = (tag, attributes, text = "") => shapes.push([tag, attributes, text]);
   const styles = { read: "", write: `fill:url(#${hatch})` };
-  const cell = (kind, x, y, w, h, more = {}) => add("rect",
-    { x, y, width: w, height: h, class: kind, style: styles[kind], ...more });
+  const cell = (kind, x, y, w, h, more = {}) => ["rect",
+    { x, y, width: w, height: h, class: kind, style: styles[kind], ...more }, ""];
 
   const legend = [["read", "read"], ["write", "written"], ["now", "wanted by this request"]];
   let at = 1;
   for (const [kind, text] of legend) {
-    cell(kind, at, 3, 14, 14, kind === "now" ? {} : { "fill-opacity": 0.75 });
+    shapes.push(cell(kind, at, 3, 14, 14, kind === "now" ? {} : { "fill-opacity": 0.75 }));
     add("text", { x: at + 20, y: 15 }, text);
     at += 34 + text.length * LETTER;
   }
@@ -256,18 +257,17 @@ export function replayChart(recording, found, width, hatch) {
     const labels = [];
     for (const [kind, counts] of [["read", found.reads[index]], ["write", found.writes[index]]]) {
       for (const block of blocks(counts, box.cols)) {
-        cell(kind, ...spot(block), { "fill-opacity": SHADES[Math.min(block.count, 4)] });
+        const shade = { "fill-opacity": SHADES[Math.min(block.count, 4)] };
+        shapes.push(cell(kind, ...spot(block), shade));
         if (block.count > 1) labels.push(block);
       }
     }
     if (found.now.request[TENSOR] === index) {
       const wanted = new Uint16Array(tensor.elements);
       for (const element of found.now.elements) wanted[element] = 1;
-      const kind = found.now.request[KIND];
+      const kinds = SIDES[found.now.request[KIND]].map((side) => ["read", "write"][side]);
       for (const block of blocks(wanted, box.cols)) {
-        if (kind !== STORE) cell("read", ...spot(block));
-        if (kind !== LOAD) cell("write", ...spot(block));
-        cell("now", ...spot(block));
+        shapes.push(...[...kinds, "now"].map((kind) => cell(kind, ...spot(block))));
       }
     }
     for (const block of labels) {
@@ -278,7 +278,30 @@ export function replayChart(recording, found, width, hatch) {
       }
     }
   });
-  return { height: top + height + 2, shapes };
+  const below = top + height + GAP;
+  shapes.push(...bars(recording, found, width, below, cell));
+  return { height: below + 3 * BAR + 2, shapes };
+}
+
+const BAR = 18;  // px of a line with a bar
+
+/** The bytes so far as bars under the ideal; a bar as long as all that will be asked for is full. */
+function bars(recording, found, width, top, cell) {
+  const left = 78;
+  const all = sum(recording.requests.map((request) => SIDES[request[KIND]].length * request[BYTES]));
+  const x = (amount) => left + (amount / Math.max(all, recording.ideal)) * (width - left - 2);
+  const shapes = [];
+  [["distinct", found.unique], ["asked for", found.asked]].forEach(([name, [read, written]], index) => {
+    const y = top + (index + 1) * BAR;
+    shapes.push(["text", { x: 0, y: y + 12 }, name]);
+    if (read) shapes.push(cell("read", left, y, x(read) - left, BAR - 4));
+    if (written) shapes.push(cell("write", x(read), y, x(read + written) - x(read), BAR - 4));
+  });
+  const ideal = x(recording.ideal);
+  const late = ideal > width - 50;
+  shapes.push(["line", { x1: ideal, x2: ideal, y1: top + 2, y2: top + 3 * BAR, class: "ideal" }, ""]);
+  shapes.push(["text", { x: ideal + (late ? -5 : 5), y: top + 12, "text-anchor": late ? "end" : "start" }, "ideal"]);
+  return shapes;
 }
 
 function rectangle([x, y, width, height]) {
