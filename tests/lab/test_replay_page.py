@@ -303,6 +303,22 @@ def test_the_page_plays_until_it_is_stopped_or_at_its_end(tmp_path, flags, slowe
 
 
 @needs_browser
+def test_the_picture_shrinks_whole_where_a_page_gets_narrow(tmp_path):
+    # So it is on paper, which nobody draws anew for.
+    actions = """
+    const picture = at("svg"), before = picture.getBoundingClientRect();
+    at(".fk-explorer").style.maxWidth = "240px";
+    const after = picture.getBoundingClientRect();
+    seen.push(before.width, after.width, before.height / before.width, after.height / after.width);
+    seen.push(picture.getScreenCTM().a * before.width);
+    """
+    before, after, shape, same_shape, whole = in_browser(tmp_path, replay("copy"), actions)
+    assert after < 240 < before
+    assert same_shape == pytest.approx(shape, rel=1e-3)
+    assert whole == pytest.approx(after, rel=1e-3)
+
+
+@needs_browser
 def test_one_recording_is_named_and_not_chosen(tmp_path):
     actions = 'seen.push(at("label").hidden, at(".look").textContent);'
     hidden, look = in_browser(tmp_path, replay("copy"), actions)

@@ -155,6 +155,7 @@ function render({ model, el }) {
     const { height, shapes } = replayChart(recording, found, width, hatch);
     shown.setAttribute("width", width);
     shown.setAttribute("height", height);
+    shown.setAttribute("viewBox", `0 0 ${width} ${height}`);  // on paper it shrinks, and is whole
     shown.replaceChildren(hatching(hatch), ...shapes.map((shape) => drawing(...shape)));
     return { recording, found };
   }
