@@ -186,6 +186,19 @@ def test_reads_writes_and_the_request_are_drawn_apart():
 
 
 @needs_node
+def test_a_number_stands_on_one_side_of_the_frame():
+    told = CATALOGUE["product"].record()
+    script = "const result = replayChart(values[0], played(values[0], 27), 640, 'hatch').shapes;"
+    shapes = run_js(script, told)[6:]
+    (frame,) = (a for _, a, _ in shapes if a.get("class") == "now")
+    edges = frame["x"], frame["x"] + frame["width"]
+    top, bottom = frame["y"], frame["y"] + frame["height"]
+    numbers = [(a["x"], a["y"]) for _, a, _ in shapes if a.get("class") == "times"]
+    assert any(edges[0] < x < edges[1] and top < y < bottom for x, y in numbers)
+    assert not any(abs(x - edge) < 8 and top < y < bottom for x, y in numbers for edge in edges)
+
+
+@needs_node
 def test_the_bars_grow_past_the_ideal_as_the_bytes_do():
     told = CATALOGUE["layer_norm_loops"].record()
     script = "const result = replayChart(values[0], played(values[0], 72), 640, 'hatch').shapes;"

@@ -254,23 +254,27 @@ export function replayChart(recording, found, width, hatch) {
     add("text", { x: box.x, y: top + box.y - 6, class: "label" }, labelOf(tensor));
     if (full) add("rect", { ...rectangle(spot({ row: 0, col: 0, rows: full, cols: box.cols })), class: "tensor" });
     if (rest) add("rect", { ...rectangle(spot({ row: full, col: 0, rows: 1, cols: rest })), class: "tensor" });
+    const here = found.now.request[TENSOR] === index;
+    const wanted = new Uint16Array(tensor.elements);
+    if (here) for (const element of found.now.elements) wanted[element] = 1;
     const labels = [];
     for (const [kind, counts] of [["read", found.reads[index]], ["write", found.writes[index]]]) {
       for (const block of blocks(counts, box.cols)) {
         const shade = { "fill-opacity": SHADES[Math.min(block.count, 4)] };
         shapes.push(cell(kind, ...spot(block), shade));
-        if (block.count > 1) labels.push(block);
+      }
+      // The frame of what is wanted now would cut a number that stands for both sides of it.
+      for (const inside of [0, 1]) {
+        labels.push(...blocks(counts.map((count, i) => (wanted[i] === inside ? count : 0)), box.cols));
       }
     }
-    if (found.now.request[TENSOR] === index) {
-      const wanted = new Uint16Array(tensor.elements);
-      for (const element of found.now.elements) wanted[element] = 1;
+    if (here) {
       const kinds = SIDES[found.now.request[KIND]].map((side) => ["read", "write"][side]);
       for (const block of blocks(wanted, box.cols)) {
         shapes.push(...[...kinds, "now"].map((kind) => cell(kind, ...spot(block))));
       }
     }
-    for (const block of labels) {
+    for (const block of labels.filter(({ count }) => count > 1)) {
       const [x, y, w, h] = spot(block);
       const text = `${block.count}×`;
       if (w >= text.length * 9 && h >= 13) {
