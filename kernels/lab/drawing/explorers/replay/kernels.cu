@@ -144,9 +144,10 @@ struct alignas(16) Pack {
 
 // Normalise a pack, scale it, shift it, store it.
 template <typename T>
-__device__ void finish(Pack<T> values, const T* weight, const T* bias, Pack<T>* out, int pack,
-                       float mean, float inv_std) {
-    Pack<T> scale = ((const Pack<T>*)weight)[pack], shift = ((const Pack<T>*)bias)[pack];
+__device__ void finish(Pack<T> values, const T* weight, const T* bias, Pack<T>* out,
+                       int pack, float mean, float inv_std) {
+    Pack<T> scale = ((const Pack<T>*)weight)[pack];
+    Pack<T> shift = ((const Pack<T>*)bias)[pack];
     for (int i = 0; i < Pack<T>::SIZE; i++) {
         float value = (float(values.at[i]) - mean) * inv_std;
         values.at[i] = T(value * float(scale.at[i]) + float(shift.at[i]));
@@ -177,21 +178,23 @@ __global__ void layer_norm_packs(const T* x, const T* weight, const T* bias, T* 
 }
 
 template <typename T, int HELD>
-__global__ void layer_norm_held(const T* x, const T* weight, const T* bias, T* y, int n_cols,
-                                float eps) {
+__global__ void layer_norm_held(const T* x, const T* weight, const T* bias, T* y,
+                                int n_cols, float eps) {
     int n_packs = n_cols / Pack<T>::SIZE, threads = blockDim.x, first = threadIdx.x;
     const Pack<T>* row = (const Pack<T>*)x + blockIdx.x * (long long)n_packs;
     Pack<T>* out = (Pack<T>*)y + blockIdx.x * (long long)n_packs, held[HELD] = {};
-    float sum = 0, squares = 0;
+    float sum = 0, squares = 0, distance;
 #pragma unroll
     for (int k = 0; k < HELD; k++)
         if (first + k * threads < n_packs) held[k] = row[first + k * threads];
     for (int k = 0; k < HELD; k++)
         for (int i = 0; i < Pack<T>::SIZE; i++) sum += float(held[k].at[i]);
     float mean = block_sum(sum) / n_cols;
-    for (int k = 0; k < HELD; k++)
-        for (int i = 0; i < Pack<T>::SIZE && first + k * threads < n_packs; i++)
-            squares += (float(held[k].at[i]) - mean) * (float(held[k].at[i]) - mean);
+    for (int k = 0; k < HELD; k++) {
+        if (first + k * threads >= n_packs) continue;  // a place past the end
+        for (int i = 0; i < Pack<T>::SIZE; i++)
+            distance = float(held[k].at[i]) - mean, squares += distance * distance;
+    }
     float inv_std = rsqrtf(block_sum(squares) / n_cols + eps);
     for (int k = 0; k < HELD; k++)
         if (first + k * threads < n_packs)
