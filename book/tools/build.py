@@ -37,7 +37,7 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError
 
 from book.tools import packages
 from book.tools import status as status_page
-from book.tools.config import ROOT
+from book.tools.config import ROOT, version_and_date
 from book.tools.mend import mend
 from book.tools.seen import PACKAGE, files_below, seen
 
@@ -236,8 +236,10 @@ def _assemble(root: Path, out: Path) -> Path:
     shutil.rmtree(source, ignore_errors=True)
     hidden = shutil.ignore_patterns("tools", "__pycache__", "*.ipynb", ".*")
     shutil.copytree(root / "book", source / "book", ignore=hidden)
-    for name in ("_config.yml", "_toc.yml"):
-        shutil.copy2(root / name, source / name)
+    shutil.copy2(root / "_toc.yml", source / "_toc.yml")
+    config = (root / "_config.yml").read_text(encoding="utf-8")
+    config = config.replace("VERSION_AND_DATE", version_and_date(root))
+    (source / "_config.yml").write_text(config, encoding="utf-8")
     for notebook in toc_notebooks(root):
         page = source / notebook.relative_to(root)
         page.parent.mkdir(parents=True, exist_ok=True)
@@ -272,7 +274,12 @@ def build_html(root: Path) -> int:
         command = [str(Path(sys.executable).with_name("jupyter-book")), "build", str(source)]
         command += ["--path-output", str(root), "--all", "-W", "--keep-going", "-q"]
         run = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},  # where our extension of Sphinx lies
         )
         if run.returncode:
             print(run.stdout, "HTML: FAILED", sep="\n", flush=True)
