@@ -10,8 +10,9 @@ document.addEventListener("DOMContentLoaded", () => {
 
 // A box that scrolls sideways tells pages.css on which side there is more.
 function tellMore(box) {
-  const left = box.scrollLeft > 1;
-  const right = box.scrollLeft + box.clientWidth < box.scrollWidth - 1;
+  const scrolls = getComputedStyle(box).overflowX !== "visible";
+  const left = scrolls && box.scrollLeft > 1;
+  const right = scrolls && box.scrollLeft + box.clientWidth < box.scrollWidth - 1;
   if (left || right) box.dataset.more = left && right ? "both" : left ? "left" : "right";
   else delete box.dataset.more;
   if (box.closest("figure") && !box.hasAttribute("tabindex") && right) {
@@ -22,12 +23,20 @@ function tellMore(box) {
 }
 
 document.addEventListener("DOMContentLoaded", () => {
+  const article = document.querySelector(".bd-article");
+  if (!article) return;
   const resized = new ResizeObserver((entries) => entries.forEach(({ target }) => tellMore(target)));
-  const scrolling = ".pst-scrollable-table-container, pre, figure, figure > div";
-  for (const box of document.querySelectorAll(`.bd-article :is(${scrolling})`)) {
-    box.addEventListener("scroll", () => tellMore(box), { passive: true });
-    resized.observe(box);
-  }
+  const watched = new WeakSet();
+  const watch = () => {
+    for (const box of article.querySelectorAll(".pst-scrollable-table-container, pre, figure, figure > div")) {
+      if (watched.has(box)) continue;
+      watched.add(box);
+      box.addEventListener("scroll", () => tellMore(box), { passive: true });
+      resized.observe(box);
+    }
+  };
+  watch();
+  new MutationObserver(watch).observe(article, { childList: true, subtree: true }); // widgets come later
 });
 
 // Paper gets the light theme, with every fold open; afterwards the page is as it was.

@@ -67,6 +67,7 @@ export function silentScrolls() {
   const boxes = document.querySelectorAll(".bd-article :is(.pst-scrollable-table-container, figure, figure > div)");
   return [...boxes]
     .filter((box) => box.scrollWidth > box.clientWidth + 1 && getComputedStyle(box).overflowX !== "visible")
+    .filter((box) => box.checkVisibility()) // not in a closed fold
     .filter((box) => getComputedStyle(box).maskImage === "none" || box.tabIndex < 0)
     .map((box) => `${box.scrollWidth} px in ${box.clientWidth}: ${box.innerText.slice(0, 60)}`);
 }

@@ -203,11 +203,11 @@ def test_a_page_that_fails_is_told_and_the_next_is_opened(browse: Browser, tmp_p
 HARD_TO_READ = """<!doctype html><html lang="en" data-theme="dark"><title>Hard to read</title>
 <style>body { margin: 0; width: 300px; background: #222; color: #fff } figure { margin: 0 }
 figcaption { color: #777; font-weight: 300 } td { overflow-wrap: anywhere }
-.pst-scrollable-table-container { overflow: auto } pre { overflow: auto }</style>
+table { border-spacing: 0 } div, pre { overflow: auto } div td { width: 600px; padding: 0 }</style>
 <main class="bd-article"><figure><svg viewBox="0 0 400 40" width="300"><text y="20"
 font-size="12">small</text></svg><figcaption>pale</figcaption></figure>
 <table style="width: 40px"><tr><td>layer_norm</td></tr></table>
-<div class="pst-scrollable-table-container"><table><tr><td style="min-width: 600px">far</td></tr>
+<div class="pst-scrollable-table-container"><table style="width: 600px"><tr><td>far</td></tr>
 </table></div><details><summary>Code</summary><pre>LINE</pre></details></main></html>"""
 
 
