@@ -1,6 +1,7 @@
 """Which cells of the chapters are folded: those that only build a table or a figure."""
 
 import ast
+import re
 import symtable
 from collections.abc import Iterator
 from pathlib import Path
@@ -126,3 +127,58 @@ KEPT = "with recording() as kept:\n    kernel[1, 2](x)\nlines = []\nx = kept\nMa
 )
 def test_which_cells_only_build(sources: list[str], found: list[bool]) -> None:
     assert list(builds_only(sources)) == found
+
+
+# ------------------------------------------------------------------ answers to a prediction
+
+PREDICTION = re.compile(r"\*\*(?:Predict|Guess)")
+
+
+def answers(cells: list[nbformat.NotebookNode]) -> Iterator[nbformat.NotebookNode]:
+    """For each prediction, the first code cell behind it, in its section, that shows anything.
+
+    An explorer shows no answer: a reader finds it there.
+    """
+    asked = False
+    for cell in cells:
+        if cell.cell_type == "markdown":
+            *_, last = [0, *(found.start() for found in PREDICTION.finditer(cell.source))]
+            new = PREDICTION.search(cell.source) is not None
+            asked = (asked or new) and not re.search(r"^#", cell.source[last:], re.MULTILINE)
+        elif asked and shows(cell.source):
+            asked = False
+            yield cell
+
+
+def shows(source: str) -> bool:
+    """Whether a cell prints, or ends in a value that is no explorer."""
+    tree = ast.parse(source)
+    if any(called(node) == "print" for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        return True
+    last = tree.body[-1]
+    return isinstance(last, ast.Expr) and not called(last.value).endswith("Explorer")
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_the_answer_to_a_prediction_is_folded(path: Path) -> None:
+    cells = nbformat.read(path, as_version=4).cells
+    shown = [c.id for c in answers(cells) if "hide-output" not in c.metadata.get("tags", [])]
+    assert shown == []
+
+
+@pytest.mark.parametrize(
+    ("texts", "found"),
+    [
+        (["**Predict** it:", "print(1)"], ["print(1)"]),
+        (["**Guess** it:", "x = 1", "And run it:", "Markdown(x)"], ["Markdown(x)"]),
+        (["**Predict** it.\n\n## Next", "print(1)"], []),
+        (["## Next\n\n**Predict** it:", "RooflineExplorer()", "So:", "x = 1"], []),
+        (["**Predict** it:", "print(1)", "Next:", "print(2)"], ["print(1)"]),
+        (["Look:", "print(1)"], []),
+    ],
+)
+def test_which_cells_answer(texts: list[str], found: list[str]) -> None:
+    code = re.compile(r"print|x =|\w+\(")
+    new = {True: nbformat.v4.new_code_cell, False: nbformat.v4.new_markdown_cell}
+    cells = [new[code.match(text) is not None](text) for text in texts]
+    assert [cell.source for cell in answers(cells)] == found

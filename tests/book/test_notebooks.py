@@ -122,6 +122,18 @@ def test_a_sentence_stands_between_code_cells(path: Path) -> None:
         assert not above.cell_type == below.cell_type == "code", below.source
 
 
+@pytest.mark.parametrize(
+    "path", [path for path in CHAPTERS if path.name[0].isdigit()], ids=label
+)
+def test_a_chapter_says_how_long_it_takes(path: Path) -> None:
+    """Some 4000 words of text are an hour, or 350 lines of code that is not folded."""
+    words = sum(len(cell.source.split()) for cell in cells(path, "markdown"))
+    open_cells = [cell for cell in cells(path, "code") if "hide-input" not in tags(cell)]
+    lines = sum(len(cell.source.splitlines()) for cell in open_cells)
+    (told,) = re.findall(r"\*\*Time:\*\* (\d+) minutes", cells(path, "markdown")[0].source)
+    assert int(told) >= 0.9 * 60 * max(words / 4000, lines / 350)
+
+
 @every_chapter
 def test_measured_numbers_have_a_source(path: Path) -> None:
     assert not [line for cell in cells(path, "markdown") for line in unsourced(cell)]

@@ -125,6 +125,17 @@ def test_a_point_stands_at_flops_per_byte_and_flops_per_second():
     assert "not placed, bytes not measured: compile" in said
 
 
+def test_a_kernels_own_roof_is_where_its_instructions_fill_every_slot():
+    measured = row("cuda_1", bytes_dram_read=MB, bytes_dram_write=MB)
+    figure = plots.roofline_of_rows([measured], ceilings(), "bf16", issued={"cuda_1": 80.0})
+    (height,) = drawn(figure, "point:cuda_1")[1]
+    assert drawn(figure, "issue:cuda_1")[1] == pytest.approx([height / 0.8] * 2)
+    assert "cuda_1 with every issue slot used" in words(figure)
+    for issued, said in (({"fused": 50.0}, "'fused', which has no point"), ({"cuda_1": 0}, "is 0")):
+        with pytest.raises(ValueError, match=said):
+            plots.roofline_of_rows([measured], ceilings(), "bf16", issued=issued)
+
+
 def test_a_kernel_without_a_time_is_a_line_up_to_its_bound():
     lines = [plots.IntensityLine("your kernel", 2.0)]
     figure = plots.roofline([], 3e12, 700e12, "h100-sxm", "copy", lines=lines)
