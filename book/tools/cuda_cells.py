@@ -21,7 +21,7 @@ _TEXT = re.compile(r'(?P<open>[rR]?(?P<quotes>"""))(?P<inside>.*?)(?P=quotes)', 
 Tokens = Iterator[tuple[int, Any, str]]
 
 
-class PythonWithCuda(IPython3Lexer):  # type: ignore[misc]
+class PythonWithCuda(IPython3Lexer):
     """Notebook cells in Python, with the CUDA C++ of their triple-quoted strings."""
 
     name = "Python with CUDA C++ in its strings"

@@ -177,14 +177,9 @@ def _hours(minutes: int) -> str:
     return f"{minutes // 60}:{minutes % 60:02}"
 
 
-def _weeks(plan: Sequence[Mapping[str, Any]], minutes: Mapping[str, int]) -> str:
-    rows = []
-    for number, week in enumerate(plan, 1):
-        named = _listed(week["chapters"])
-        spent = _hours(sum(minutes[n] for n in week["chapters"])) if week["chapters"] else "–"
-        rows.append([str(number), named, spent, week["does"]])
-    head = ["week", "chapters", "with exercises, hours", "what you do"]
-    return _table(head, rows, right=[0, 2])
+def _weeks(plan: Sequence[Mapping[str, Any]]) -> str:
+    rows = [[str(n), _listed(week["chapters"]), week["does"]] for n, week in enumerate(plan, 1)]
+    return _table(["week", "new chapters", "what you do"], rows, right=[0])
 
 
 def page(root: Path, notebooks: Sequence[Path]) -> str:
@@ -214,6 +209,8 @@ def page(root: Path, notebooks: Sequence[Path]) -> str:
     head = ["chapter", "needs", "minutes", "exercises", "core", "may be skipped"]
     parts = [INTRODUCTION, NEEDS, _drawing(found), MINUTES, _table(head, rows, right=[2, 3])]
     parts += [f"{total}\n", CARDS, _table(["chapter", "no GPU", "T4", "L4"], cards)]
-    for title, plan in ((SIX, told["six"]), (TWELVE, told["twelve"])):
-        parts += [title, _weeks(plan, spent)]
+    longest = max(sum(spent[n] for n in week["chapters"]) for week in told["six"])
+    six = f"{SIX}\nThe fullest week takes {_hours(longest)} hours, exercises included.\n"
+    for title, plan in ((six, told["six"]), (TWELVE, told["twelve"])):
+        parts += [title, _weeks(plan)]
     return "\n".join(parts)

@@ -122,9 +122,7 @@ def test_a_sentence_stands_between_code_cells(path: Path) -> None:
         assert not above.cell_type == below.cell_type == "code", below.source
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in CHAPTERS if path.name[0].isdigit()], ids=label
-)
+@pytest.mark.parametrize("path", [path for path in CHAPTERS if path.name[0].isdigit()], ids=label)
 def test_a_chapter_says_how_long_it_takes(path: Path) -> None:
     """Some 4000 words of text are an hour, or 350 lines of code that is not folded."""
     words = sum(len(cell.source.split()) for cell in cells(path, "markdown"))

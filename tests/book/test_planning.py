@@ -30,7 +30,7 @@ def a_chapter(number: str, *needs: str) -> planning.Chapter:
 def test_every_chapter_has_its_needs_minutes_cards_and_weeks() -> None:
     assert len(CHAPTERS) >= 7
     for one in CHAPTERS:
-        source = "".join(open(one.path, encoding="utf-8"))
+        source = one.path.read_text(encoding="utf-8")
         assert f"**Time:** {one.minutes} minutes" in source
         row = re.search(rf"^\| \[{re.escape(one.title)}\]\(.*$", PAGE, re.MULTILINE)[0]
         cells = [cell.strip() for cell in row.split("|")[1:-1]]
@@ -40,6 +40,8 @@ def test_every_chapter_has_its_needs_minutes_cards_and_weeks() -> None:
         assert TOLD["chapters"][one.number].keys() == {
             *("core", "skip", "exercises", "none", "t4", "l4")
         }
+    core = {number for number, own in TOLD["chapters"].items() if own["core"] == "yes"}
+    assert all(set(one.needs) <= core for one in CHAPTERS if one.number in core)
     numbers = [one.number for one in CHAPTERS]
     for weeks, most in ((TOLD["six"], 6), (TOLD["twelve"], 12)):
         assert len(weeks) == most

@@ -46,7 +46,9 @@ def render(draw: Callable[[], Figure], page_name: str = "light") -> tuple[str, b
 def _smallest_text(figure: Figure) -> float:
     """Return the size of the smallest text that shows, in points; the book's own without any."""
     texts = (text for text in figure.findobj(Text) if text.get_text().strip())
-    return min((text.get_fontsize() for text in texts if text.get_visible()), default=FONT_SIZE)
+    return min(
+        (float(text.get_fontsize()) for text in texts if text.get_visible()), default=FONT_SIZE
+    )
 
 
 def _pictures(
