@@ -22,6 +22,7 @@ from kernels.lab.cards.roofline import (
 from kernels.lab.drawing.style import (
     digits,
     duration,
+    label_powers,
     look,
     new_figure,
     page,
@@ -298,6 +299,7 @@ def roofline(
     axes = figure.subplots()
     left, right, bottom, top = _limits(points, lines, roof)
     axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(bottom, top))
+    label_powers(axes)
     axes.set_xlabel("FLOP per byte")
     axes.set_ylabel("FLOP/s")
     axes.set_title(title or f"Roofline of {card}")
