@@ -37,7 +37,7 @@ void more_requests(Requests& requests);
 
 static inline u32 find_site(u64 address, int kind, int size, int argument) {
     for (u32 known = site_of_address[address - code_low]; known; known = sites[known].next)
-        if (sites[known].argument == argument) return known;
+        if (sites[known].argument == argument && sites[known].size == size) return known;
     return make_site(address, kind, size, argument);
 }
 
