@@ -37,6 +37,7 @@ _KEPT = {"kernel-": 500, "runtime-": 3}
 _OLD_SECONDS = 3600
 _FLAGS = (
     "-std=gnu++17 -O1 -g1 -w -fsanitize=thread,shift-exponent,float-cast-overflow "
+    "-fsanitize-coverage=trace-pc -fno-reorder-blocks "
     "--param tsan-instrument-func-entry-exit=0 -fno-tree-sra -fno-ipa-sra -fno-tree-loop-im "
     "-fno-tree-sink -fno-thread-jumps -fno-strict-aliasing -fno-pie -fno-stack-protector "
     "-fstack-clash-protection -fno-delete-null-pointer-checks -fmax-errors=1 "

@@ -10,7 +10,10 @@
     }                                                                                            \
     EMULATED TYPE NAME(TYPE* p, TYPE v) {                                                        \
         HOOK(p, sizeof *p);                                                                      \
-        return emulated_##NAME(p, v);                                                            \
+        emulated_update_begins();                                                                \
+        TYPE before = emulated_##NAME(p, v);                                                     \
+        emulated_update_ends();                                                                  \
+        return before;                                                                           \
     }
 #define COMPARED(TYPE)                                                                           \
     UNSEEN inline TYPE emulated_swap_if(TYPE* p, TYPE expected, TYPE v) {                        \
@@ -20,7 +23,10 @@
     }                                                                                            \
     EMULATED TYPE atomicCAS(TYPE* p, TYPE expected, TYPE v) {                                    \
         emulated_atomic_compare(p, sizeof *p);                                                   \
-        return emulated_swap_if(p, expected, v);                                                 \
+        emulated_update_begins();                                                                \
+        TYPE before = emulated_swap_if(p, expected, v);                                          \
+        emulated_update_ends();                                                                  \
+        return before;                                                                           \
     }
 #define OF_INTEGERS(NAME, AFTER)                                                                 \
     ATOMIC(NAME, emulated_atomic, int, AFTER)                                                    \

@@ -36,6 +36,8 @@ void* emulated_dynamic_shared(const char* name, unsigned long long item);
 void emulated_atomic(void* pointer, unsigned long long size);
 void emulated_atomic_exchange(void* pointer, unsigned long long size);
 void emulated_atomic_compare(void* pointer, unsigned long long size);
+void emulated_update_begins();
+void emulated_update_ends();
 void emulated_fence();
 void emulated_read(const void* pointer, unsigned long long size);
 void emulated_write(void* pointer, unsigned long long size);

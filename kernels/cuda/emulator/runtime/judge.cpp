@@ -1,5 +1,6 @@
 // See judge.h.
 #include "judge.h"
+#include "paths.h"
 #include "requests.h"
 #include <cstring>
 
@@ -92,6 +93,7 @@ void let_others_run(u64 address) {
     asked_again = 0;
     waited_at[current] = interval_began;
     // What it asked meanwhile counts once: how often a GPU would ask, nobody knows.
-    if (last_site) sites[last_site].occurrence[current] -= OFTEN;
+    if (last_site) sites[last_site].by_warp[current / 32].first_thread = -1;
+    forget_turns(OFTEN);
     wait_for_others();
 }

@@ -3,6 +3,7 @@
 // A fiber runs until it stops: at a barrier, at a warp's collective, or because it returns. So
 // every thread's own order holds, and a run is the same each time.
 #include "judge.h"
+#include "paths.h"
 #include <algorithm>
 #include <vector>
 
@@ -92,6 +93,7 @@ static void make_fiber(int thread) {
     *--stack = reinterpret_cast<void*>(first_step);
     fiber.stack_pointer = stack - 6;
     fiber.state = READY;
+    begin_path(thread);
 }
 
 // ---------------------------------------------------------------- barriers and collectives
