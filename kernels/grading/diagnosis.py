@@ -20,6 +20,11 @@ def symptom(runs: Sequence[Run]) -> str:
             "The values were not looked at: the output takes the dtype that the question names, "
             "and torch.empty_like(x) has that of x. A store into it converts by itself."
         )
+    if failed and all(_other_axis(r) for r in failed):
+        return (
+            "The output has an element for each column, so the sum ran down the columns: a row "
+            "lies along the last axis, and what belongs to a row is reduced along that."
+        )
     if not failed or any(not r.wrong.numel() for r in failed):
         return ""
 
@@ -27,7 +32,7 @@ def symptom(runs: Sequence[Run]) -> str:
         # Where nothing passed, no input without the trait has been seen to be right.
         return bool(passed) and all(map(trait, failed)) and not any(map(trait, passed))
 
-    if all(_stale(r, runs) for r in failed[:1]):
+    if all(_stale(r, runs) for r in failed):
         return "These are the values of an earlier call: the inputs are new at every call."
     if all(map(_last_rows_missing, failed)):
         return (
@@ -38,7 +43,7 @@ def symptom(runs: Sequence[Run]) -> str:
     if narrow and any(r.case.x.dtype == torch.float32 for r in passed):
         return "It is right in fp32: do the arithmetic in fp32, and convert when you store."
     special = [r for r in failed if r.case.trait]
-    if 2 * len(special) > len(failed) and any(not r.case.trait for r in passed):
+    if len(special) == len(failed) and any(not r.case.trait for r in passed):
         return (
             "It is wrong where the mean is large against the spread: a variance as E[x²] - E[x]² "
             "takes two nearly equal numbers from each other. Centre first, then square."
@@ -60,6 +65,13 @@ def _other_dtype(run: Run) -> bool:
     like = run.case.like
     tensor = type(run.output) is torch.Tensor and run.output.shape == like.shape
     return tensor and run.output.dtype != like.dtype
+
+
+def _other_axis(run: Run) -> bool:
+    """Whether an output has an element for each column, where each row should have one."""
+    rows, shape = run.case.reference.shape, getattr(run.output, "shape", None)
+    x = run.case.x.shape
+    return len(x) == 2 and rows == x[:1] and shape == x[1:] and shape != rows
 
 
 def _power_of_two(n: int) -> bool:

@@ -40,7 +40,7 @@ def _models(case: Case) -> Iterator[tuple[str, Tensor]]:
     centred = x - x.mean(-1, keepdim=True)
     # The larger fault comes first where two can give the same numbers.
     yield (
-        f"The sum of squares is divided by BLOCK, here {block}, where the row has {n} elements.",
+        "The sum of squares is divided by BLOCK: divide by the number of columns.",
         x / torch.sqrt(squares / block + eps) * weight,
     )
     spread = torch.sqrt((centred**2).mean(-1, keepdim=True) + eps)

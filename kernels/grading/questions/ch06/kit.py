@@ -29,8 +29,7 @@ def faulty_rms(h: Tensor, weight: Tensor, eps: float) -> Iterator[tuple[str, Ten
     right = torch.sqrt(squares / n + eps)
     centred = h - h.mean(-1, keepdim=True)
     yield (
-        f"The sum of squares is divided by the width of the block, {block}, where the row has {n} "
-        "elements.",
+        "The sum of squares is divided by the width of the block, and not by that of the row.",
         h / torch.sqrt(squares / block + eps) * weight,
     )
     spread = torch.sqrt((centred**2).mean(-1, keepdim=True) + eps)

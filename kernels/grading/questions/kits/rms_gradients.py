@@ -67,11 +67,10 @@ def _rms_models(case: Case) -> Iterator[tuple[str, Tensor]]:
         return (g - x_hat * along) * inv_rms
 
     along = row_mean(g * x_hat)
-    if lanes > n:
-        yield (
-            f"The sum of g · x_hat is divided by BLOCK, here {lanes}; the row has {n} elements.",
-            made(g, along * n / lanes),
-        )
+    yield (
+        "The sum of g · x_hat is divided by BLOCK: divide by the number of columns.",
+        made(g, along * n / lanes),
+    )
     yield (
         "That is LayerNorm's dx: RMSNorm has no mean, and its dx takes no mean of g away.",
         made(g - row_mean(g), along),
@@ -138,8 +137,8 @@ def _dweight_models(case: Case) -> Iterator[tuple[str, Tensor]]:
     yield "That is the mean over the rows: dweight is the sum.", terms.mean(0)
     if each * programs < rows:
         yield (
-            f"The last {rows - each * programs} rows are missing: {rows} rows are shared by "
-            f"{programs} programs, and rows // programs rounds down.",
+            "The last rows are missing: rows // programs rounds down, and what is left over is "
+            "nobody's.",
             terms[: each * programs].sum(0),
         )
     if programs < rows:
