@@ -24,6 +24,7 @@ from kernels.cuda.signature import (
     Parameter,
     Signature,
     declarations,
+    has_variables,
     split_outside_brackets,
 )
 from kernels.hardware import LIMITS, MAX_GRID
@@ -87,6 +88,16 @@ class Module:
         if "<" in wanted.expression:
             return self._together if wanted in self._together else (wanted,)
         return self._plain
+
+    def together(self, wanted: Signature) -> tuple[str, ...]:
+        """The kernels that share variables of the source with `wanted`: it alone without any."""
+        if not self._has_variables:
+            return (wanted.expression,)
+        return tuple(one.expression for one in self.entries(wanted))
+
+    @functools.cached_property
+    def _has_variables(self) -> bool:
+        return has_variables(self.source)
 
     @functools.cached_property
     def _plain(self) -> tuple[Signature, ...]:
@@ -168,7 +179,9 @@ class Launcher:
         if device is not None and on_gpu and mode is None:
             if not trace:
                 size = (self.grid, self.block, self.shared_bytes)
-                nvrtc.launch(module.source, signature, arguments, *size, device)
+                nvrtc.launch(
+                    module.source, signature, arguments, *size, device, module.together(signature)
+                )
             return None
         launch = CudaLaunch(
             kernel=self.kernel,

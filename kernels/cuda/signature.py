@@ -63,6 +63,7 @@ _KERNEL = re.compile(
     r"(?:__launch_bounds__\s*\([^)]*\)\s*)?void\s+"
     r"(?:__launch_bounds__\s*\([^)]*\)\s*)?(?P<name>\w+)\s*\("
 )
+_VARIABLE = re.compile(r"\b(?:__device__|__managed__)\s+[^(){};=]*[=;]")
 _NOT_OF_THE_TYPE = re.compile(r"\b(?:const|volatile|__restrict__|__restrict|restrict|struct)\b")
 
 
@@ -128,6 +129,11 @@ def without_comments(source: str) -> str:
         return match[0] if match[1] else re.sub(r"[^\n]", " ", match[0])
 
     return re.sub(pattern, blank, source, flags=re.DOTALL)
+
+
+def has_variables(source: str) -> bool:
+    """Whether a source declares variables on the device, which live between its launches."""
+    return _VARIABLE.search(without_comments(source)) is not None
 
 
 def split_outside_brackets(text: str) -> list[str]:

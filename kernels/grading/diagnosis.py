@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from kernels.grading.cases import Run
+from kernels.grading.closeness import relative_error
 from kernels.grading.pictures import as_rows
 
 
@@ -55,6 +56,11 @@ def symptom(runs: Sequence[Run]) -> str:
         )
     if only(lambda r: not _power_of_two(r.case.x.shape[-1])):
         return "It is right where the width is a power of two: look at the lanes beyond the row."
+    if all(map(_as_in_16_bits, failed)):
+        return (
+            "It is right to two or three digits: on its way a value or a sum went through 16 bits. "
+            "Keep what is summed in fp32, and convert when you store."
+        )
     if only(lambda r: r.case.x.shape[0] > 1):
         return "It is right for one row: look at how a program finds its row."
     return ""
@@ -72,6 +78,18 @@ def _other_axis(run: Run) -> bool:
     rows, shape = run.case.reference.shape, getattr(run.output, "shape", None)
     x = run.case.x.shape
     return len(x) == 2 and rows == x[:1] and shape == x[1:] and shape != rows
+
+
+def _as_in_16_bits(run: Run) -> bool:
+    """Whether an output is off by about what a rounding to fp16 or bf16 on the way loses."""
+    output, reference = run.output.detach().double(), run.case.reference
+    too_large = reference.abs() > 65504  # for fp16
+    finite = output.isfinite()
+    if bool((~finite & ~too_large).any()):
+        return False
+    if not bool(finite.any()):
+        return True
+    return 2e-5 < relative_error(output[finite], reference[finite]) < 5e-3
 
 
 def _power_of_two(n: int) -> bool:

@@ -29,6 +29,12 @@ _HABITS = (
     ),
     (
         "",
+        r"invalid operands of type pointer|bounds of a loop must be whole|unexpected type fp",
+        "An offset and the bounds of a loop are whole numbers. Of two whole numbers / makes a "
+        "float; // divides and rounds down, and an address is a product: row * n_cols.",
+    ),
+    (
+        "",
         r"one truth value|truth value of",
         "A block holds a value for each lane, so a condition is a block too and no if can take "
         "it. Give it to mask= of the load and of the store, or to tl.where; join conditions by & "

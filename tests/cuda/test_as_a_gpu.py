@@ -5,6 +5,7 @@ import torch
 
 from kernels import KernelError
 from kernels.cuda import cuda, initcheck
+from kernels.cuda.signature import has_variables
 from tests.cuda.kernels_under_test import floats
 
 
@@ -388,3 +389,36 @@ def test_an_exchange_may_be_the_first_to_write_what_is_empty():
         y = torch.empty(4)
         cuda(LARGEST).in_block[4, 64](floats(256), y)
     assert not y.isnan().any()
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("__device__ int count;", True),
+        ("static __device__ volatile float table[4] = {1, 2, 3, 4};", True),
+        ("__device__ float twice(float x) { float y = 2 * x; return y; }", False),
+        ("__device__ float twice(float x);", False),
+        ("// __device__ int count;", False),
+    ],
+)
+def test_a_variable_is_told_from_a_function(line, told):
+    assert has_variables(f"{line}\n__global__ void f(float* x) {{ int i = 0; x[i] = 1; }}") == told
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_device_variables_live_on_a_gpu_too():
+    n, table = torch.zeros(1, dtype=torch.int32, device="cuda"), torch.zeros(4, device="cuda")
+    # A tensor says where a kernel runs.
+    anchor = torch.zeros(1, device="cuda")
+    module = cuda(VARIABLES.replace("int place, float", "float* on, int place, float"))
+    for place in (1, 3):
+        module.put[1, 1](anchor, place, 7.0)
+    module.get[1, 4](n, table)
+    assert (n.item(), table.tolist()) == (2, [1.0, 7.0, 3.0, 7.0])
+
+
+def test_kernels_that_share_variables_are_compiled_together():
+    module = cuda(VARIABLES)
+    assert module.together(module.get.signature) == ("put", "get", "fail")
+    alone = cuda(LARGEST)
+    assert alone.together(alone.largest.signature) == ("largest",)

@@ -51,6 +51,12 @@ def _models(case: Case) -> Iterator[tuple[str, Tensor]]:
     yield divided, made(low_squares / n, low)
     yield from _first_block_alone(x, eps)
     yield "eps is not added to the variance.", made(squares / n - eps)
+    yield "eps is taken away from the variance; it is added.", made(squares / n - 2 * eps)
+    off = x + mean
+    spread = torch.sqrt((off**2).mean(-1, keepdim=True) + eps)
+    yield "The mean is added to x; it is taken away.", off / spread
+    multiplied = "A sum is multiplied by the number of columns; a mean is divided by it."
+    yield multiplied, made(squares * n)
     yield "eps is not the one given.", made(squares / n - eps + 1e-5)
     root = torch.sqrt(squares / n)
     yield "eps is added to the root; it belongs under it.", (x - mean) / (root + eps)

@@ -42,6 +42,7 @@ def _sum_models(case: Case) -> Iterator[tuple[str, Tensor]]:
                 "should add to.",
                 x[:, (n - 1) // block * block :].sum(-1),
             )
+    yield "The last column is left out: the mask is cols < n_cols.", x[:, :-1].sum(-1)
     yield "That is the mean: a sum is not divided by the number of columns.", x.sum(-1) / n
     lanes = triton.next_power_of_2(n)
     yield (

@@ -74,6 +74,9 @@ def _moments(case: Case) -> Iterator[tuple[str, Tensor]]:
     unused = "eps is not added to the variance, or it is not the one given."
     yield unused, made(squares - eps * n)
     yield unused, made(squares - eps * n + 1e-5 * n)
+    multiplied = "A sum is multiplied by the number of columns; a mean is divided by it."
+    yield multiplied, made(squares * n * n)
+    yield "eps is taken away from the variance; it is added.", made(squares - 2 * eps * n)
     root = torch.sqrt(squares / n)
     yield "eps is added to the root; it belongs under it.", (x - mean) / (root + eps)
     for count in (n - 1, max(n - 1, 1)):

@@ -66,6 +66,14 @@ def _layer_norm_models(case: Case) -> Iterator[tuple[str, Tensor]]:
             f"{block} And {mixed[0].lower()}{mixed[1:]}",
             made(g, row_mean(g) * first, dy_along * second),
         )
+    over = dy / case.tensors["weight"].double()
+    yield (
+        "dy is divided by weight: g is dy · weight.",
+        made(over, row_mean(over), row_mean(over * x_hat)),
+    )
+    yield "g is divided by x_hat; it takes a product.", made(g, row_mean(g), row_mean(g / x_hat))
+    yield "The projection is added; it is taken away.", made(g, row_mean(g), -along)
+    yield "The mean of g is added; it is taken away.", made(g, -row_mean(g), along)
     yield "The mean of dy is taken away; it is the mean of g.", made(g, row_mean(dy), along)
     yield "weight is left out: g is dy · weight.", made(dy, row_mean(dy), dy_along)
     yield "The mean of g is not taken away.", made(g, torch.zeros_like(along), along)

@@ -32,6 +32,10 @@ def _known_faults(case: Case) -> list[tuple[str, Tensor]]:
     def made(variance: Tensor, mean: Tensor = mean) -> Tensor:
         return (x - mean) / torch.sqrt(variance + eps) * weight + bias
 
+    multiplied = "A sum is multiplied by the number of columns; a mean is divided by it."
+    off = x + mean
+    spread = torch.sqrt((off**2).mean(-1, keepdim=True) + eps)
+    added_mean = off / spread * weight + bias
     masked = (block - n) * mean**2
     low = x.sum(-1, keepdim=True) / block
     low_squares = ((x - low) ** 2).sum(-1, keepdim=True)
@@ -54,6 +58,18 @@ def _known_faults(case: Case) -> list[tuple[str, Tensor]]:
             made(squares / n - eps + 1e-5),
         ),
         ("eps is not added to the variance.", made(squares / n - eps)),
+        ("eps is taken away from the variance; it is added.", made(squares / n - 2 * eps)),
+        (multiplied, made(squares * n)),
+        ("The mean is added to x; it is taken away.", added_mean),
+        (
+            "It is divided by weight; weight multiplies.",
+            (x - mean) / torch.sqrt(squares / n + eps) / weight + bias,
+        ),
+        ("Bias is taken away; it is added.", made(squares / n) - 2 * bias),
+        (
+            "It is multiplied by the root; it is divided by it, or multiplied by tl.rsqrt.",
+            (x - mean) * torch.sqrt(squares / n + eps) * weight + bias,
+        ),
         (
             "The centred values are divided by the variance, not by its square root.",
             (x - mean) / (squares / n + eps) * weight + bias,
@@ -82,7 +98,7 @@ def _known_faults(case: Case) -> list[tuple[str, Tensor]]:
         ("What comes back is x itself.", x),
         ("The mean is not subtracted.", made(squares / n, torch.zeros_like(mean))),
         ("Bias is not added.", made(squares / n) - bias),
-        ("Weight is not applied.", (made(squares / n) - bias) / weight + bias),
+        ("Weight is not applied.", (x - mean) / torch.sqrt(squares / n + eps) + bias),
     ]
     # With one column that is 0 / 0, or guarded.
     for count in (n - 1, max(n - 1, 1)):

@@ -82,6 +82,11 @@ def _rms_models(case: Case) -> Iterator[tuple[str, Tensor]]:
     )
     yield "The projection onto x_hat is not taken away.", made(g, torch.zeros_like(along))
     yield "The projection is added; it is taken away.", made(g, -along)
+    multiplied = "A sum is multiplied by the number of columns; a mean is divided by it."
+    yield multiplied, made(g, n * n * along)
+    over = dy / case.tensors["weight"].double()
+    yield "dy is divided by weight: g is dy · weight.", made(over, row_mean(over * x_hat))
+    yield "g is divided by x_hat; it takes a product.", made(g, row_mean(g / x_hat))
     yield "The sum of g · x_hat is not divided by the number of columns.", made(g, n * along)
     yield "dx is not multiplied by inv_rms.", made(g, along) / inv_rms
     yield "dx is multiplied by inv_rms twice.", made(g, along) * inv_rms
