@@ -53,7 +53,7 @@ def _call(attempt: Attempt, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     except KernelError as error:
         if _is_placeholder(error.__cause__):
             raise NotAnswered from None
-        means = meaning(error.kind, _sentence(error)) or from_cuda(error)
+        means = meaning(error.kind, _sentence(error)) or from_cuda(error, _sentence(error))
         raise Wrong(f"{_sentence(error)}.", means) from None
     except CudaError as error:
         if unwritten(_sentence(error)):
@@ -69,7 +69,8 @@ def _call(attempt: Attempt, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
             raise NotAnswered from None
         at = _line(attempt.answer, error)
         what = f"{type(error).__name__}: {_sentence(error)}"
-        raise Wrong(f"{attempt.name} raised {what}{at}.", from_cuda(error)) from None
+        means = from_cuda(error, _sentence(error))
+        raise Wrong(f"{attempt.name} raised {what}{at}.", means) from None
 
 
 def _is_placeholder(error: BaseException | None) -> bool:

@@ -48,9 +48,12 @@ _HABITS = (
 )
 
 
-def from_cuda(error: BaseException) -> str:
-    """What belongs instead of a habit from elsewhere that raised `error`; "" for other errors."""
-    code, said = _code(error), str(error)
+def from_cuda(error: BaseException, said: str) -> str:
+    """What belongs instead of a habit from elsewhere that raised `error`; "" for other errors.
+
+    `said` is the error's text: to ask the error itself may raise another.
+    """
+    code = _code(error)
     for line, words, told in _HABITS:
         if re.search(line, code) and re.search(words, said):
             return told
