@@ -23,10 +23,9 @@ from kernels.grading.questions.kits.packs import (
     ideal_bytes,
     in_packs,
     rounded_once,
-    told_by_values,
     unstored,
 )
-from kernels.grading.questions.kits.wrong_models import Models, drawn
+from kernels.grading.questions.kits.wrong_models import Models, drawn, recognised
 from kernels.philox import keeps, scale, threshold
 from kernels.registry import Tolerance
 
@@ -38,6 +37,10 @@ _ROUNDED = (
     "load, and back when you store."
 )
 
+_SEVERAL = (
+    "If several threads take the elements behind the last whole pack, each takes all of them: they "
+    "belong to one thread, or to a few that take one each."
+)
 _REST = (
     "The elements behind the last whole pack were never stored: they are fewer than 8, and go one "
     "by one."
@@ -74,7 +77,7 @@ def _gate_models(case: Case) -> Iterator[tuple[str, Tensor]]:
 
 
 def _explain_gate(runs: list[Run]) -> str:
-    if told := told_by_values(runs, _gate_models):
+    if told := recognised(runs, _gate_models):
         return told
     if unstored(runs):
         return (
@@ -134,15 +137,29 @@ def _explain_packs(runs: list[Run], models: Models) -> str:
     failed = [r for r in runs if r.fault is not None]
     if any(r.case.x.numel() % 8 == 0 for r in failed) and (told := at_end(runs)):
         return told  # more is missing than a rest
-    return told_by_values(runs, models) or at_end(runs)
+    return recognised(runs, models) or at_end(runs)
 
 
 def _explain_add(runs: list[Run]) -> str:
     return _explain_packs(runs, _add_models)
 
 
+def _stored_once(attempt: Attempt, runs: list[Run]) -> None:
+    """`Wrong` if an element of the output is stored more than once."""
+    for r in runs:
+        moved = r.traffic(r.output)
+        if moved.write_requested > moved.write_unique:
+            more = (moved.write_requested - moved.write_unique) // r.output.element_size()
+            raise Wrong(
+                f"{attempt.name} stores {more:,} elements of the output once more on {r.case}.",
+                f"Lanes that store the same number do no harm, and no good. {_SEVERAL}",
+            )
+    attempt.held.append("each element of the output is stored once")
+
+
 def _elementwise(attempt: Attempt, runs: list[Run], names: tuple[str, ...]) -> None:
     """`Wrong` unless one launch takes each byte once, 16 bytes an access."""
+    _stored_once(attempt, runs)
     # An element of a rest that is dropped need not be loaded: then not all of x is.
     judged = [r for r in runs if r.case.x.numel() % 8 == 0 or len(r.launches) != 1 or r.operators]
     in_cuda(attempt, judged, launches=1)
@@ -160,7 +177,7 @@ def grade_packed_add(attempt: Attempt) -> None:
     """Grade `packed_add(x, y)`: both (n,) in fp16, their sum, 16 bytes an access."""
     rng = random.Random(attempt.seed)
     cases = [_add_case(rng, n) for n in _sizes(rng)]
-    runs = right_in_cuda(attempt, cases, _explain_add, _GUARD)
+    runs = right_in_cuda(attempt, cases, _explain_add, _GUARD, met=_SEVERAL)
     _elementwise(attempt, runs, ("x", "y"))
     compiles(attempt, (r.case for r in runs))
 
@@ -264,7 +281,7 @@ def grade_dropout(attempt: Attempt) -> None:
     cases = [_dropout_case(rng, n, chances[i % 4]) for i, n in enumerate(_sizes(rng))]
     cases += [_dropout_case(rng, 500, p) for p in (0.0, 1.0)]
     cases.append(_dropout_case(rng, 300, 0.5, "infinite where it is dropped"))
-    runs = right_in_cuda(attempt, cases, _explain_dropout, _GUARD)
+    runs = right_in_cuda(attempt, cases, _explain_dropout, _GUARD, met=_SEVERAL)
     _calls(attempt, runs)
     _elementwise(attempt, runs, ("x",))
     compiles(attempt, (r.case for r in runs))
