@@ -26,8 +26,10 @@ from kernels.grading.questions.kits.masks import (
 )
 from kernels.grading.questions.kits.wrong_models import Tensor, masked_lanes_named
 from kernels.hardware import WARP_THREADS
+from kernels.lab.counting.compile_errors import reason
 from kernels.lab.counting.instructions import instructions
 from kernels.launch import recording
+from kernels.launch.binary import Compiled
 from kernels.launch.launches import Launch
 from kernels.launch.triton_compile import compile_launch
 from kernels.philox import scale
@@ -90,15 +92,30 @@ def per_element(launch: Launch, capability: int, n: int) -> tuple[float, float]:
     return counts.total() * threads / n, wide * threads / n
 
 
+def _compiled(launch: Launch, capability: int) -> Compiled:
+    """What is counted, compiled; it may be another block than that of a smaller tensor."""
+    try:
+        return compile_launch(launch, capability)
+    except Exception as error:
+        raise Wrong(
+            f"{launch.name} on {_COUNTED:,} elements does not compile for sm_{capability}: "
+            f"{reason(error).rstrip('.')}.",
+        ) from None
+
+
 def _few_instructions(attempt: Attempt, case: Case) -> None:
     """`Wrong` if an element takes more than `MOST` instructions."""
     x = torch.empty(_COUNTED)
     with recording() as launches:
         call(attempt, x, case.tensors["seed_offset"].clone(), 0.1)
+    if len(launches) != 1:
+        raise Wrong(
+            f"{attempt.name} made {len(launches)} launches on {_COUNTED:,} elements; 1 will do."
+        )
     (launch,) = launches
     told = []
     for capability in CAPABILITIES:
-        if loops(compile_launch(launch, capability).ptx):
+        if loops(_compiled(launch, capability).ptx):
             raise Wrong(
                 f"{launch.name} has a loop, compiled for sm_{capability}.",
                 "What is counted is the instructions in the binary, and a loop's stand there once. "
@@ -143,5 +160,5 @@ def grade_eight(attempt: Attempt) -> None:
 
     within_bytes(attempt, judged, ideal, "x and the seed read, y written")
     masked_lanes_named(attempt, [r for r in judged if r.case.x.numel() > 1])
-    _few_instructions(attempt, cases[0])
     compiles(attempt, (r.case for r in judged))
+    _few_instructions(attempt, cases[0])

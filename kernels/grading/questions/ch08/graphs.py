@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from kernels.cuda.cuda_launch import CudaLaunch
 from kernels.grading.cases import Case, Run, memory_of
 from kernels.grading.checks import call, computed_by_kernels, reads_once
 from kernels.grading.compiled_checks import compiles
@@ -120,7 +121,7 @@ def _replayed(attempt: Attempt, case: Case, later: Tensor) -> None:
     (p,) = case.options
     for number, now in enumerate((first, later), 1):
         seed_offset.copy_(now)
-        replay(launches)
+        call(Attempt(replay, attempt.seed), launches)
         mask = kept(tuple(x.shape), p, now)
         if torch.equal(y != 0, mask):
             continue
@@ -138,13 +139,19 @@ def grade_frozen(attempt: Attempt) -> None:
     rng = random.Random(attempt.seed)
     cases = [_case(rng, *one) for one in _PLAN]
     runs = right_masked(attempt, cases, _explain)
-    # A call that a graph can't hold has other faults to mend first.
-    numbers_of_host = [r for r in runs if "_local_scalar_dense" in r.operators]
+    if by_pytorch := [r for r in runs if not r.launches.seen]:
+        computed_by_kernels(attempt, by_pytorch, launches=1)
+    by_cuda = [one.name for r in runs for one in r.launches if isinstance(one, CudaLaunch)]
+    if by_cuda:
+        raise Wrong(
+            f"{attempt.name} launched {by_cuda[0]}, which is written in CUDA C++.",
+            "The question takes the kernel in Triton, in its cell.",
+        )
     _replayed(attempt, cases[1], state(rng))
     half = cases[2].tensors["seed_offset"] + torch.tensor([0, 1])
     _replayed(attempt, cases[2], half)
     attempt.held.append("replayed with other numbers in memory: another mask, the right one")
-    if numbers_of_host:
+    if any("_local_scalar_dense" in r.operators for r in runs):
         raise Wrong(
             f"{attempt.name} reads a number of a tensor on the host.",
             "On a GPU that waits for all work under way, and a capture refuses it.",
