@@ -145,8 +145,8 @@ register(
         takes="norm_chain(x, weight, bias, residual, seed_offset, p, eps)",
         hint="A program takes a row, as in LayerNorm. The rest of the chain follows in registers.",
         more_hints=(
-            "Rows begin at multiples of eight elements: a row's numbers begin at block "
-            "row * n_cols // 8, and numbers_of_blocks makes BLOCK of them.",
+            "numbers_at takes the index of each element, row * n_cols + cols. In blocks, as in "
+            "08.8, a row's numbers begin at block row * n_cols // 8.",
             "Load residual with x, before the sums: all loads are then under way together.",
         ),
         grade=grade_chain,

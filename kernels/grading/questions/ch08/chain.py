@@ -112,8 +112,8 @@ def _wrong_h(case: Case) -> Iterator[tuple[str, Tensor]]:
     yield "bias is not added.", _normalised(x, eps) * weight
     yield "weight and bias are left out.", _normalised(x, eps)
     yield "weight and bias have changed places.", _normalised(x, eps) * bias + weight
-    yield "eps is not added to the variance.", made(squares / n - eps)
-    yield "eps is not used: it is 1e-5 whatever the call says.", made(squares / n - eps + 1e-5)
+    yield "eps is not used, or not the one given.", made(squares / n - eps)
+    yield "eps is not used, or not the one given.", made(squares / n - eps + 1e-5)
     yield "The mean is not subtracted.", made(squares / n, torch.zeros_like(mean))
     yield "The sum of the squared distances is not divided by n_cols.", made(squares)
     yield (
