@@ -309,7 +309,7 @@ def progress() -> Progress:
     earned, told = standings()
     sets: dict[str, list[tuple[str, int, int]]] = {}
     bonus = 0
-    for name, question in sorted(questions().items()):
+    for name, question in questions().items():
         standing = earned.get(name, Standing())
         points = min(standing.points, question.points)
         bonus += standing.bonus if question.speed is not None else 0

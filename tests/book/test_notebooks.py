@@ -132,6 +132,13 @@ def test_a_chapter_says_how_long_it_takes(path: Path) -> None:
     assert int(told) >= 0.9 * 60 * max(words / 4000, lines / 350)
 
 
+@pytest.mark.parametrize(
+    "path", [path for path in PAGES if path.parent.name == "exercises"], ids=label
+)
+def test_an_exercise_page_says_how_long_it_takes(path: Path) -> None:
+    assert re.search(r"\*\*Time:\*\* about \d+ minutes", cells(path, "markdown")[0].source)
+
+
 @every_chapter
 def test_measured_numbers_have_a_source(path: Path) -> None:
     assert not [line for cell in cells(path, "markdown") for line in unsourced(cell)]

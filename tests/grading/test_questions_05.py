@@ -13,7 +13,6 @@ from kernels.grading.questions.ch05 import rungs as rungs
 from kernels.lab.counting.op_ledger import count_op
 from kernels.ops.norms import layernorm
 from tests.grading import submissions_05 as s
-from tests.grading import submissions_05_dropout as d
 from tests.grading import submissions_05_fused as f
 from tests.grading.right import assert_passes_soon
 
@@ -35,7 +34,6 @@ RIGHT = {
         f.variance_with("kept_a"),
     ),
     "05.7": tuple(f.layer_norm_with(name) for name in ("right", "in_floats", "backwards")),
-    "05.8": (d.dropout_with("right"), d.dropout_with("strided", 4096), d.dropout_with("by_bits")),
 }
 
 
@@ -236,28 +234,6 @@ def test_layer_norm_wrong(answer, message, means):
 @pytest.mark.parametrize("packs_of", [2, 4])
 def test_packs_of_eight_need_a_width_that_eight_divides(packs_of, seed):
     fails(check("05.7", f.layer_norm_with("right", packs_of=packs_of), seed=seed))
-
-
-@pytest.mark.parametrize(
-    ("answer", "message", "means"),
-    [
-        (d.dropout_with("each", 256), "for every 1.0 elements", "throws seven of them away"),
-        (d.dropout_with("single"), "loads x with 2 bytes", "copied whole"),
-        (d.dropout_with("first_number"), "should be", "take the first number"),
-        (d.dropout_with("block_0"), "should be", "the block of element e is e / 8"),
-        (d.dropout_with("first_index"), "should be", "it takes that divided by 8"),
-        (d.dropout_with("own_index", 256), "should be", "the element's own index"),
-        (d.dropout_with("multiplied"), "infinite where it is dropped", "inf * 0 is nan"),
-        (d.dropout_with("unscaled"), "should be", "not multiplied by scale"),
-        (d.dropout_with("exchanged"), "should be", "have changed places"),
-        (d.dropout_with("no_offset"), "should be", "The offset is left out"),
-        (d.dropout_with("no_rest"), "is nan", "behind the last whole pack"),
-        (d.dropout_with("overrun"), "at index 0 of 'x'", "whoever has none does nothing"),
-        (lambda x, *_: torch.dropout(x, 0.5, True), "should be", ""),
-    ],
-)
-def test_dropout_wrong(answer, message, means):
-    fails(check("05.8", answer, seed=1), message=message, means=means)
 
 
 def kernels_of_chain(steps, cuts):

@@ -3,9 +3,7 @@
 from kernels.grading.question import Question, register
 from kernels.grading.questions.ch05.elements import (
     ADD_SPEED,
-    DROPOUT_SPEED,
     GATE_SPEED,
-    grade_dropout,
     grade_gate,
     grade_packed_add,
 )
@@ -123,22 +121,5 @@ register(
         needs=COMPILED,
         grade=grade_layer_norm,
         speed=NORM_SPEED,
-    )
-)
-register(
-    Question(
-        id="05.8",
-        title="A call for eight",
-        kind="optimise",
-        points=4,
-        takes="my_dropout(x, seed_offset, threshold, scale)",
-        hint="Thread i takes the elements of block i: 8 * i to 8 * i + 7.",
-        more_hints=(
-            "dropout_words(seed_offset, i) is the thread's one call; dropout_keeps(words, k, "
-            "threshold) tells of element k of the eight.",
-        ),
-        needs=COMPILED,
-        grade=grade_dropout,
-        speed=DROPOUT_SPEED,
     )
 )

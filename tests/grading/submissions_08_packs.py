@@ -1,4 +1,4 @@
-"""Answers to 05.8, dropout with a call of Philox for eight elements: right and wrong ones."""
+"""Answers to 08.7, dropout with a call of Philox for eight elements: right and wrong ones."""
 
 import torch
 
@@ -103,10 +103,10 @@ __global__ void dropout(const __half* x, const long long* seed_offset, __half* y
 
 
 def dropout_with(name, per_block=8 * 256, blocks=None):
-    def my_dropout(x, seed_offset, threshold, scale):
+    def my_cuda_dropout(x, seed_offset, threshold, scale):
         n, y = x.numel(), torch.empty_like(x)
         grid = -(-n // per_block) if blocks is None else blocks(n)
         DROPOUTS[name].dropout[grid, 256](x, seed_offset, y, n, threshold, scale)
         return y
 
-    return my_dropout
+    return my_cuda_dropout
