@@ -11,7 +11,8 @@ from kernels.grading.cases import Case, Run
 from kernels.grading.compiled_checks import compiles
 from kernels.grading.cuda_checks import lines_of
 from kernels.grading.question import Attempt, Speed, Wrong
-from kernels.grading.questions.ch05.elements import (
+from kernels.grading.questions.kits.cuda_cases import Tensor, right_in_cuda
+from kernels.grading.questions.kits.flat_packs import (
     GUARD,
     REST,
     SEVERAL,
@@ -19,7 +20,6 @@ from kernels.grading.questions.ch05.elements import (
     explain_packs,
     sizes,
 )
-from kernels.grading.questions.kits.cuda_cases import Tensor, right_in_cuda
 from kernels.grading.questions.kits.packs import rounded_once, unstored
 from kernels.grading.questions.kits.wrong_models import drawn
 from kernels.philox import keeps, scale, threshold
