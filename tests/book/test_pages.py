@@ -10,6 +10,7 @@ import yaml
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from book.tools.build import build_html, execute_all, toc_files
+from kernels.lab.drawing.explorers.replay.catalogue import CATALOGUE
 from kernels.paths import ROOT
 from tests.book.browsing import Browser
 
@@ -156,6 +157,45 @@ def test_the_roofline_explorer_answers_to_keys_and_mouse(browse: Browser, html: 
     assert "H100 80GB HBM3" not in other_card.split(":")[0]
     assert "Rows takes a whole number from 1 to" in complaint
     assert "8192×4096" not in clicked
+    assert_sound(report)
+
+
+def test_the_replay_answers_to_keys_and_mouse(browse: Browser, html: Path) -> None:
+    requests = '.fk-replay input[aria-label="Request"]'
+    spoken = ".fk-replay .text"
+    actions = [
+        ("wait", f"{spoken}:not(:empty)", ""),
+        ("count", ".fk-replay", ""),
+        ("count", ".fk-replay >> nth=0 >> option", ""),
+        ("read", spoken, "textContent"),
+        ("press", requests, "ArrowRight"),
+        ("read", spoken, "textContent"),
+        ("press", requests, "Shift+ArrowRight"),
+        ("read", spoken, "textContent"),
+        ("press", requests, "End"),
+        ("read", spoken, "textContent"),
+        ("press", requests, "Home"),
+        ("press", requests, " "),
+        ("wait", '.fk-replay button[aria-label="Pause"]', ""),
+        ("click", '.fk-replay button[aria-label="Next program"]', ""),
+        ("wait", '.fk-replay button[aria-label="Play"]', ""),
+        ("read", spoken, "textContent"),
+        ("press", ".fk-replay select", "End"),
+        ("read", spoken, "textContent"),
+        ("read", ".fk-replay [aria-current]", "textContent"),
+    ]
+    page = (html / "book/replay.html").as_uri()
+    report = browse(url=page, theme="light", widths=[390, 1440], actions=actions)
+    replays, kernels, first, second, program, last, clicked, other, line = report["values"]
+    assert replays == 2
+    assert kernels == len(CATALOGUE)
+    assert first == "Program 0 of 4, line 4: loads x[0:64], 256 bytes, for the first time."
+    assert second.startswith("Program 0 of 4, line 5: stores y[0:64]")
+    assert program.startswith("Program 1 of 4, line 4: loads x[64:128]")
+    assert last.startswith("Program 3 of 4, line 5: stores y[192:200], 32 bytes")
+    assert clicked == program
+    assert other.startswith("Program 0 of 4, line 6: loads q[0:16, 0:16]")
+    assert "q = tl.load(" in line
     assert_sound(report)
 
 
