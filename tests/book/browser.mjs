@@ -10,7 +10,7 @@
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { createInterface } from "node:readline";
-import { brokenWords, lostOnPaper, paleCaptions, scrolledCode, silentScrolls, smallText } from "./measures.mjs";
+import { brokenWords, cutFigures, lostOnPaper, paleCaptions, scrolledCode, silentScrolls, smallText } from "./measures.mjs";
 
 const job = JSON.parse(process.argv[2]);
 const { chromium } = createRequire(import.meta.url)(job.playwright);
@@ -108,7 +108,7 @@ async function axeFaults(page, theme, first) {
 async function unreadable(page, width) {
   if (width === 1280) return page.evaluate(scrolledCode);
   if (width !== 390) return [];
-  const measures = [brokenWords, silentScrolls, paleCaptions];
+  const measures = [brokenWords, silentScrolls, cutFigures, paleCaptions];
   const told = [await page.evaluate(smallText, 10)];
   for (const measure of measures) told.push(await page.evaluate(measure));
   return told.flat();

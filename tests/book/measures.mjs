@@ -72,6 +72,24 @@ export function silentScrolls() {
     .map((box) => `${box.scrollWidth} px in ${box.clientWidth}: ${box.innerText.slice(0, 60)}`);
 }
 
+// Figures that a box cuts on the left, where no scrolling leads, or on the right in silence.
+export function cutFigures() {
+  const told = [];
+  for (const picture of document.querySelectorAll(".bd-article figure :is(img, svg)")) {
+    if (!picture.checkVisibility()) continue;
+    let inner = picture.getBoundingClientRect();
+    for (let box = picture.parentElement; box !== document.body; box = box.parentElement) {
+      const { overflowX, maskImage } = getComputedStyle(box);
+      if (overflowX === "visible") continue;
+      const outer = box.getBoundingClientRect();
+      const cut = inner.left < outer.left - 1 || (inner.right > outer.right + 1 && maskImage === "none");
+      if (cut) told.push(`${box.className} cuts ${(picture.alt ?? picture.textContent).trim().slice(0, 60)}`);
+      inner = outer;
+    }
+  }
+  return told;
+}
+
 // Captions that are thin, or too pale on what they stand on.
 export function paleCaptions() {
   const parts = (color) => color.match(/[\d.]+/g).map(Number);

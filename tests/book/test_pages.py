@@ -246,7 +246,8 @@ figcaption { color: #777; font-weight: 300 } td { overflow-wrap: anywhere }
 table { border-spacing: 0 } div, pre { overflow: auto } div td { width: 600px; padding: 0 }</style>
 <main class="bd-article"><figure><svg viewBox="0 0 400 40" width="300"><text y="20"
 font-size="12">small</text></svg><figcaption>pale</figcaption></figure>
-<table style="width: 40px"><tr><td>layer_norm</td></tr></table>
+<div class="half"><figure><img alt="Half" width="200" style="margin-left: -90px" src="data:,">
+</figure></div><table style="width: 40px"><tr><td>layer_norm</td></tr></table>
 <div class="pst-scrollable-table-container"><table style="width: 600px"><tr><td>far</td></tr>
 </table></div><details><summary>Code</summary><pre>LINE</pre></details></main></html>"""
 
@@ -260,6 +261,7 @@ def test_what_is_hard_to_read_is_told(browse: Browser, tmp_path: Path) -> None:
         "9.0 px",
         "layer_norm",
         "600 px in 300",
+        "half cuts Half",
         "contrast 3.6, weight 300",
     ]
     assert [told.split(" in ")[1][:6] for told in laptop] == ["300: x"]
