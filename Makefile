@@ -9,7 +9,7 @@ VENV := .venv
 INSTALLED := $(VENV)/requirements-$(shell sha256sum requirements.txt | cut -c1-16)
 RUN := PYTHONPATH=. $(VENV)/bin/python
 
-.PHONY: help work lab book test serve lint exercises bench gpu clean
+.PHONY: help work lab book site test serve lint exercises bench gpu clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -22,6 +22,9 @@ work: $(INSTALLED) ## put your own copies of the exercises into work/ (none is o
 
 book: $(INSTALLED) ## execute the changed chapters and build the HTML
 	@$(RUN) book/tools/build.py
+
+site: book ## build the book and lay out the folder to publish, _build/site
+	@$(RUN) -m book.tools.site
 
 test: $(INSTALLED) ## check all that must hold: code, exercises, notebooks, book
 	@$(RUN) -m tests.steps

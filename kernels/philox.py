@@ -48,8 +48,17 @@ def philox(key: int, counters: Words) -> Words:
 
 
 def threshold(p: float) -> int:
-    """T = round(65536 · p): how many of the 65536 numbers drop; ValueError unless 0 ≤ p ≤ 1."""
-    if not 0 <= p <= 1:  # NaN is refused too
+    """T = round(65536 · p): how many of the 65536 numbers drop; ValueError unless 0 ≤ p ≤ 1.
+
+    TypeError if p is no number.
+    """
+    try:
+        allowed = 0 <= p <= 1  # NaN is not
+    except TypeError:
+        raise TypeError(
+            f"p is a {type(p).__name__}; the probability to drop is a number from 0 to 1"
+        ) from None
+    if not allowed:
         raise ValueError(f"p is {p}; the probability to drop is a number from 0 to 1")
     return round(NUMBERS * p)
 

@@ -1,8 +1,13 @@
-"""What every test gets, a progress file of its own; and at the end, which files took the time."""
+"""What every test gets, a progress file of its own; and at the end, which files took the time.
+
+At the end, too, how many of the wrong answers to each set's questions were refused and told why.
+"""
 
 from collections import defaultdict
 
 import pytest
+
+from tests.grading.counted import counted_reports
 
 SHOWN = 20
 
@@ -15,6 +20,12 @@ def own_progress(monkeypatch, tmp_path_factory):
 
 
 def pytest_terminal_summary(terminalreporter, config):
+    counts = counted_reports(terminalreporter)
+    if counts:
+        terminalreporter.section("known-wrong answers, by set")
+    for number, one in counts.items():
+        line = f"set {number}: {one.wrong} wrong, {one.refused} refused, {one.remarks} told why"
+        terminalreporter.write_line(line + (f"   TOO FEW: {one.faults}" if one.faults else ""))
     if config.getoption("numprocesses", None) is None:
         return
     took: dict[str, float] = defaultdict(float)
@@ -32,3 +43,11 @@ def pytest_terminal_summary(terminalreporter, config):
         seconds, test = slowest[file]
         terminalreporter.write_line(f"{took[file]:5.0f} s {seconds:6.1f} s  {file}::{test}"[:118])
     terminalreporter.write_line(f"{sum(took.values()):5.0f} s in all {len(took)} files")
+
+
+def pytest_sessionfinish(session, exitstatus):
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or exitstatus != pytest.ExitCode.OK:
+        return
+    if any(one.faults for one in counted_reports(reporter).values()):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED

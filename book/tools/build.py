@@ -35,13 +35,15 @@ from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError
 
-from book.tools import packages
+from book.tools import packages, planning
 from book.tools import status as status_page
-from book.tools.config import ROOT
-from book.tools.mend import mend
+from book.tools.config import ROOT, version_and_date
+from book.tools.mend import mend, mend_edit_link
 from book.tools.seen import PACKAGE, files_below, seen
 
 CELL_SECONDS = 120
+# Pages that the build writes, and what a reader would change for them.
+WRITTEN = {status_page.PAGE: status_page.WRITER, planning.PAGE: planning.WRITER}
 # Runs after a notebook's own cells: the files of the modules that it loaded.
 LOADED = """\
 import json, sys
@@ -236,8 +238,10 @@ def _assemble(root: Path, out: Path) -> Path:
     shutil.rmtree(source, ignore_errors=True)
     hidden = shutil.ignore_patterns("tools", "__pycache__", "*.ipynb", ".*")
     shutil.copytree(root / "book", source / "book", ignore=hidden)
-    for name in ("_config.yml", "_toc.yml"):
-        shutil.copy2(root / name, source / name)
+    shutil.copy2(root / "_toc.yml", source / "_toc.yml")
+    config = (root / "_config.yml").read_text(encoding="utf-8")
+    config = config.replace("VERSION_AND_DATE", version_and_date(root))
+    (source / "_config.yml").write_text(config, encoding="utf-8")
     for notebook in toc_notebooks(root):
         page = source / notebook.relative_to(root)
         page.parent.mkdir(parents=True, exist_ok=True)
@@ -245,6 +249,9 @@ def _assemble(root: Path, out: Path) -> Path:
     if status_page.PAGE in toc_files(root):
         text = status_page.page(root, _read_status(out), toc_notebooks(root))
         (source / f"{status_page.PAGE}.md").write_text(text, encoding="utf-8")
+    if planning.PAGE in toc_files(root):
+        text = planning.page(root, toc_notebooks(root))
+        (source / f"{planning.PAGE}.md").write_text(text, encoding="utf-8")
     return source
 
 
@@ -272,14 +279,20 @@ def build_html(root: Path) -> int:
         command = [str(Path(sys.executable).with_name("jupyter-book")), "build", str(source)]
         command += ["--path-output", str(root), "--all", "-W", "--keep-going", "-q"]
         run = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},  # where our extension of Sphinx lies
         )
         if run.returncode:
             print(run.stdout, "HTML: FAILED", sep="\n", flush=True)
             return run.returncode
         mend(out / "html")
-        if status_page.PAGE in toc_files(root):
-            status_page.mend_edit_link(out / "html", root)
+        for page, writer in WRITTEN.items():
+            if page in toc_files(root):
+                mend_edit_link(out / "html", root, page, writer)
         record.write_text(made_from)
         print(f"HTML: done in {time.monotonic() - start:.1f} s")
     print(f"Open {index}")

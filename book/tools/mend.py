@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from book.tools.config import repository
+
 MENDS = [
     # Live code cells aren't offered, yet their script is on every page: twice, which is an error,
     # and with the address of another host.
@@ -32,3 +34,14 @@ def mend(folder: Path) -> None:
             mended = re.sub(pattern, replacement, mended)
         if mended != page:
             path.write_text(mended)
+
+
+def mend_edit_link(html: Path, root: Path, page: str, writer: str) -> None:
+    """Let "Suggest edit" of a page that the build writes lead to the file it is written from.
+
+    `page` is its name in the folder `html`, without suffix, `writer` a path below `root`.
+    """
+    built = html / f"{page}.html"
+    edit = f"/edit/{repository(root).branch}/"
+    text = built.read_text(encoding="utf-8").replace(f"{edit}{page}.md", f"{edit}{writer}")
+    built.write_text(text, encoding="utf-8")

@@ -32,23 +32,30 @@ import tomllib
 from pathlib import Path
 from subprocess import run
 
-url, clone = "{url}", Path.cwd() / "{name}"
-root = next((p for p in (clone, *clone.parents) if (p / "kernels" / "launch").is_dir()), None)
-colab = "google.colab" in sys.modules
+url = "{url}"
+clone = Path.cwd() / "{name}"
+roots = (p for p in (clone, *clone.parents) if (p / "kernels" / "launch").is_dir())
+root, colab = next(roots, None), "google.colab" in sys.modules
 if colab and root is None:
-    git = ["git", "clone", "-q", "--depth", "1", "--branch", "{branch}", url, root := clone]
-    done = run(git, capture_output=True, text=True)
-    assert done.returncode == 0, f"{{url}} was not cloned; is there a network? {{done.stderr}}"
-assert root, f"no clone of {{url}} in or above {{Path.cwd()}}: clone it, open the notebook there"
+    git = ["git", "clone", "-q", "--depth", "1", "--branch", "{branch}"]
+    done = run([*git, url, root := clone], capture_output=True, text=True)
+    why = f"is there a network? {{done.stderr}}"
+    assert done.returncode == 0, f"{{url}} was not cloned; {{why}}"
+why = "clone it, open the notebook there"
+assert root, f"no clone of {{url}} in or above {{Path.cwd()}}: {{why}}"
 if colab:
-    needs = tomllib.loads((root / "pyproject.toml").read_text())["project"]["dependencies"]
-    if lacks := [need for need in needs if not importlib.util.find_spec(need.split(">")[0])]:
-        done = run([sys.executable, "-m", "pip", "install", *lacks], capture_output=True, text=True)
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    needs = {{need: need.split(">")[0] for need in project["dependencies"]}}
+    have = importlib.util.find_spec
+    if lacks := [need for need, name in needs.items() if not have(name)]:
+        pip = [sys.executable, "-m", "pip", "install", *lacks]
+        done = run(pip, capture_output=True, text=True)
         assert done.returncode == 0, f"{{lacks}} were not installed: {{done.stderr}}"
 sys.path.insert(0, str(root))
 import kernels
 
-assert Path(kernels.__file__).is_relative_to(root), f"{{kernels}} is not the book's: restart Python"
+why = f"{{kernels}} is not the book's: restart Python"
+assert Path(kernels.__file__).is_relative_to(root), why
 """
 
 

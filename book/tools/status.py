@@ -183,11 +183,3 @@ def page(root: Path, status: Mapping[str, dict[str, Any]], notebooks: Sequence[P
         _commands(recorded),
     ]
     return "\n".join([*parts, ENVIRONMENTS, seen.table()])
-
-
-def mend_edit_link(html: Path, root: Path) -> None:
-    """Let "Suggest edit" of the page in the folder `html` lead to this file: the page has none."""
-    built = html / f"{PAGE}.html"
-    edit = f"/edit/{repository(root).branch}/"
-    text = built.read_text(encoding="utf-8").replace(f"{edit}{PAGE}.md", f"{edit}{WRITER}")
-    built.write_text(text, encoding="utf-8")

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from kernels.cuda import nvrtc
 from kernels.cuda.cuda_launch import CudaLaunch, on_host
-from kernels.cuda.emulator.build import build
+from kernels.cuda.emulator.process import Variables
 from kernels.cuda.emulator.process import launch as emulate
 from kernels.cuda.emulator.results import Counts
+from kernels.cuda.emulator.unsupported import built
 from kernels.cuda.errors import CudaError
 from kernels.cuda.signature import (
     Declaration,
     Parameter,
     Signature,
     declarations,
+    has_variables,
     split_outside_brackets,
 )
 from kernels.hardware import LIMITS, MAX_GRID
@@ -65,6 +68,7 @@ class Module:
     declared: dict[str, Declaration]
     time_limit_s: float
     instances: tuple[str, ...] = ()
+    variables: Variables = field(default_factory=dict, compare=False, repr=False)
 
     def __getattr__(self, name: str) -> Kernel:
         if name.startswith("__"):
@@ -83,7 +87,25 @@ class Module:
         """The kernels to build together with `wanted`: all, or instances of templates."""
         if "<" in wanted.expression:
             return self._together if wanted in self._together else (wanted,)
-        return tuple(one.signature() for one in self.declared.values() if not one.template)
+        return self._plain
+
+    def together(self, wanted: Signature) -> tuple[str, ...]:
+        """The kernels that share variables of the source with `wanted`: it alone without any."""
+        if not self._has_variables:
+            return (wanted.expression,)
+        return tuple(one.expression for one in self.entries(wanted))
+
+    @functools.cached_property
+    def _has_variables(self) -> bool:
+        return has_variables(self.source)
+
+    @functools.cached_property
+    def _plain(self) -> tuple[Signature, ...]:
+        found = []
+        for one in self.declared.values():
+            with contextlib.suppress(CudaError):  # its parameters can't be given: no harm to others
+                found += [] if one.template else [one.signature()]
+        return tuple(found)
 
     @functools.cached_property
     def _together(self) -> tuple[Signature, ...]:
@@ -157,7 +179,9 @@ class Launcher:
         if device is not None and on_gpu and mode is None:
             if not trace:
                 size = (self.grid, self.block, self.shared_bytes)
-                nvrtc.launch(module.source, signature, arguments, *size, device)
+                nvrtc.launch(
+                    module.source, signature, arguments, *size, device, module.together(signature)
+                )
             return None
         launch = CudaLaunch(
             kernel=self.kernel,
@@ -181,7 +205,7 @@ class Launcher:
         module, signature = self.kernel.module, self.kernel.signature
         entries = module.entries(signature)
         return emulate(
-            build(module.source, entries),
+            built(module.source, module.declared, entries, signature),
             entries.index(signature),
             signature.expression,
             signature.parameters,
@@ -194,6 +218,7 @@ class Launcher:
             self.shared_bytes,
             module.time_limit_s,
             trace,
+            module.variables,
         )
 
 

@@ -183,11 +183,22 @@ def _compiler() -> str:
 
 
 @functools.cache
-def _compile(source: str, expression: str, device: int, shared_bytes: int) -> tuple[Any, Any]:
+def _binary(source: str, expressions: tuple[str, ...], device: int) -> Any:
+    """The loaded kernels; they share the variables that the source declares `__device__`."""
+    return _program(source, expressions, _core().Device(device).arch)
+
+
+@functools.cache
+def _compile(
+    source: str, expression: str, together: tuple[str, ...], device: int, shared_bytes: int
+) -> tuple[Any, Any]:
     """The kernel and its device, compiled once for each source and card."""
     card = _core().Device(device)
     card.set_current()
-    kernel = _program(source, (expression,), card.arch).get_kernel(expression)
+    try:
+        kernel = _binary(source, together, device).get_kernel(expression)
+    except CudaError:  # one of the others can't be compiled, perhaps
+        kernel = _binary(source, (expression,), device).get_kernel(expression)
     if shared_bytes > _STATIC_SHARED_BYTES:
         kernel.attributes.max_dynamic_shared_size_bytes(card.device_id, shared_bytes)
     return kernel, card
@@ -207,11 +218,16 @@ def launch(
     block: Program,
     shared_bytes: int,
     device: torch.device,
+    together: tuple[str, ...] = (),
 ) -> None:
-    """Launch on the current stream of `device`; arguments are checked already."""
+    """Launch on the current stream of `device`; arguments are checked already.
+
+    `together` are the kernels that share variables of the source with this one.
+    """
     core = _core()
     index = device.index if device.index is not None else torch.cuda.current_device()
-    kernel, card = _compile(source, signature.expression, index, shared_bytes)
+    expression = signature.expression
+    kernel, card = _compile(source, expression, together or (expression,), index, shared_bytes)
     card.set_current()
     values = [
         (0 if value is None else value.data_ptr()) if one.pointer else _scalar(one, value)

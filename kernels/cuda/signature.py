@@ -63,6 +63,7 @@ _KERNEL = re.compile(
     r"(?:__launch_bounds__\s*\([^)]*\)\s*)?void\s+"
     r"(?:__launch_bounds__\s*\([^)]*\)\s*)?(?P<name>\w+)\s*\("
 )
+_VARIABLE = re.compile(r"\b(?:__device__|__managed__)\s+[^(){};=]*[=;]")
 _NOT_OF_THE_TYPE = re.compile(r"\b(?:const|volatile|__restrict__|__restrict|restrict|struct)\b")
 
 
@@ -94,11 +95,15 @@ class Signature:
 
 @dataclass(frozen=True)
 class Declaration:
-    """One `__global__` function of a source, before template arguments are known."""
+    """One `__global__` function of a source, before template arguments are known.
+
+    `body` is where in the source the inside of its braces begins and ends.
+    """
 
     name: str
     template: tuple[str, ...]
     parameters: tuple[str, ...]
+    body: tuple[int, int]
 
     def signature(self, arguments: tuple[str, ...] = ()) -> Signature:
         """Fill in template `arguments`; CudaError if they don't fit."""
@@ -126,6 +131,11 @@ def without_comments(source: str) -> str:
     return re.sub(pattern, blank, source, flags=re.DOTALL)
 
 
+def has_variables(source: str) -> bool:
+    """Whether a source declares variables on the device, which live between its launches."""
+    return _VARIABLE.search(without_comments(source)) is not None
+
+
 def split_outside_brackets(text: str) -> list[str]:
     """The parts of `text` between commas that stand in no bracket."""
     parts, depth = [""], 0
@@ -139,15 +149,21 @@ def split_outside_brackets(text: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
+def _closed(text: str, place: int, pair: str) -> int:
+    """The place after the bracket that closes the one which was opened just before `place`."""
+    depth = 1
+    while depth and place < len(text):
+        depth += {pair[0]: 1, pair[1]: -1}.get(text[place], 0)
+        place += 1
+    return place
+
+
 def declarations(source: str) -> dict[str, Declaration]:
     """Every `__global__ void` function of `source`, by name; CudaError if there is none."""
     text = without_comments(source)
     found: dict[str, Declaration] = {}
     for match in _KERNEL.finditer(text):
-        depth, end = 1, match.end()
-        while depth and end < len(text):
-            depth += {"(": 1, ")": -1}.get(text[end], 0)
-            end += 1
+        end = _closed(text, match.end(), "()")
         template = tuple(
             re.split(r"\s*=", part)[0].split()[-1]
             for part in split_outside_brackets(match["template"] or "")
@@ -155,7 +171,11 @@ def declarations(source: str) -> dict[str, Declaration]:
         parameters = tuple(split_outside_brackets(text[match.end() : end - 1]))
         if parameters == ("void",):
             parameters = ()
-        found[match["name"]] = Declaration(match["name"], template, parameters)
+        if text[end:].lstrip().startswith(";"):
+            continue  # announced here, defined further on
+        start = text.find("{", end) + 1 or len(text)
+        body = (start, _closed(text, start, "{}") - 1)
+        found[match["name"]] = Declaration(match["name"], template, parameters, body)
     if not found:
         raise CudaError(
             "the source has no kernel: define at least one function as "

@@ -28,6 +28,7 @@ from kernels.grading.closeness import (
 from kernels.grading.diagnosis import symptom
 from kernels.grading.evidence import evidence
 from kernels.grading.faults import meaning, unwritten
+from kernels.grading.from_cuda import from_cuda
 from kernels.grading.origin import own_kernels
 from kernels.grading.question import PLACEHOLDER, Attempt, NotAnswered, Wrong
 from kernels.lab.counting.operands import moves_bytes, tensors_in
@@ -52,7 +53,8 @@ def _call(attempt: Attempt, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     except KernelError as error:
         if _is_placeholder(error.__cause__):
             raise NotAnswered from None
-        raise Wrong(f"{_sentence(error)}.", meaning(error.kind, _sentence(error))) from None
+        means = meaning(error.kind, _sentence(error)) or from_cuda(error, _sentence(error))
+        raise Wrong(f"{_sentence(error)}.", means) from None
     except CudaError as error:
         if unwritten(_sentence(error)):
             raise NotAnswered from None
@@ -67,7 +69,8 @@ def _call(attempt: Attempt, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
             raise NotAnswered from None
         at = _line(attempt.answer, error)
         what = f"{type(error).__name__}: {_sentence(error)}"
-        raise Wrong(f"{attempt.name} raised {what}{at}.") from None
+        means = from_cuda(error, _sentence(error))
+        raise Wrong(f"{attempt.name} raised {what}{at}.", means) from None
 
 
 def _is_placeholder(error: BaseException | None) -> bool:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from kernels.grading.cases import Run
+from kernels.grading.closeness import relative_error
 from kernels.grading.pictures import as_rows
 
 
@@ -20,6 +21,11 @@ def symptom(runs: Sequence[Run]) -> str:
             "The values were not looked at: the output takes the dtype that the question names, "
             "and torch.empty_like(x) has that of x. A store into it converts by itself."
         )
+    if failed and all(_other_axis(r) for r in failed):
+        return (
+            "The output has an element for each column, so the sum ran down the columns: a row "
+            "lies along the last axis, and what belongs to a row is reduced along that."
+        )
     if not failed or any(not r.wrong.numel() for r in failed):
         return ""
 
@@ -27,7 +33,7 @@ def symptom(runs: Sequence[Run]) -> str:
         # Where nothing passed, no input without the trait has been seen to be right.
         return bool(passed) and all(map(trait, failed)) and not any(map(trait, passed))
 
-    if all(_stale(r, runs) for r in failed[:1]):
+    if all(_stale(r, runs) for r in failed):
         return "These are the values of an earlier call: the inputs are new at every call."
     if all(map(_last_rows_missing, failed)):
         return (
@@ -38,7 +44,7 @@ def symptom(runs: Sequence[Run]) -> str:
     if narrow and any(r.case.x.dtype == torch.float32 for r in passed):
         return "It is right in fp32: do the arithmetic in fp32, and convert when you store."
     special = [r for r in failed if r.case.trait]
-    if 2 * len(special) > len(failed) and any(not r.case.trait for r in passed):
+    if len(special) == len(failed) and any(not r.case.trait for r in passed):
         return (
             "It is wrong where the mean is large against the spread: a variance as E[x²] - E[x]² "
             "takes two nearly equal numbers from each other. Centre first, then square."
@@ -50,6 +56,11 @@ def symptom(runs: Sequence[Run]) -> str:
         )
     if only(lambda r: not _power_of_two(r.case.x.shape[-1])):
         return "It is right where the width is a power of two: look at the lanes beyond the row."
+    if all(map(_as_in_16_bits, failed)):
+        return (
+            "It is right to two or three digits: on its way a value or a sum went through 16 bits. "
+            "Keep what is summed in fp32, and convert when you store."
+        )
     if only(lambda r: r.case.x.shape[0] > 1):
         return "It is right for one row: look at how a program finds its row."
     return ""
@@ -60,6 +71,25 @@ def _other_dtype(run: Run) -> bool:
     like = run.case.like
     tensor = type(run.output) is torch.Tensor and run.output.shape == like.shape
     return tensor and run.output.dtype != like.dtype
+
+
+def _other_axis(run: Run) -> bool:
+    """Whether an output has an element for each column, where each row should have one."""
+    rows, shape = run.case.reference.shape, getattr(run.output, "shape", None)
+    x = run.case.x.shape
+    return len(x) == 2 and rows == x[:1] and shape == x[1:] and shape != rows
+
+
+def _as_in_16_bits(run: Run) -> bool:
+    """Whether an output is off by about what a rounding to fp16 or bf16 on the way loses."""
+    output, reference = run.output.detach().double(), run.case.reference
+    too_large = reference.abs() > 65504  # for fp16
+    finite = output.isfinite()
+    if bool((~finite & ~too_large).any()):
+        return False
+    if not bool(finite.any()):
+        return True
+    return 2e-5 < relative_error(output[finite], reference[finite]) < 5e-3
 
 
 def _power_of_two(n: int) -> bool:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from kernels.grading.question import PLACEHOLDER
 
 _TRITON = {
-    "bounds": "A lane that no mask switches off reaches past its tensor. A GPU says nothing then: "
-    "it reads, or overwrites, whatever lies there.",
+    "bounds": "A lane that no mask switches off reaches past its tensor: the mask is too wide, or "
+    "the index is that of a larger tensor. A GPU says nothing then: it reads, or overwrites, "
+    "whatever lies there.",
     "race": "Two programs meet at one element. A GPU runs programs in any order, so the result is "
     "chance. Each program should store only to elements of its own.",
     "pointer": "A pointer must be one of the kernel's arguments plus an offset.",
 }
 _CUDA = {
-    "bounds": "A thread that no guard stops reaches past the end. A GPU says nothing then: it "
-    "reads, or overwrites, whatever lies there.",
+    "bounds": "A thread that no guard stops reaches past the end: the guard is too wide, or the "
+    "index is that of a larger tensor. A GPU says nothing then: it reads, or overwrites, whatever "
+    "lies there.",
     "threads race": "Two threads of a block meet at one element, one of them storing. Its warps "
     "run in any order, so what is read is chance. Between the store and the other access stands a "
     "__syncthreads(), which every thread of the block passes.",

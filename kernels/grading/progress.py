@@ -280,7 +280,7 @@ class Progress:
             x = 60
             for question, points, most in rows:
                 fill = _GREEN if points else "none"
-                box = 14 * most
+                box = 11 * most
                 parts.append(
                     f'<rect x="{x}" y="{y}" width="{box}" height="20" rx="3" fill="{fill}" '
                     f'stroke="{_GREEN if points else _GREY}"><title>{question}: {points} of '

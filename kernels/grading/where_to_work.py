@@ -29,7 +29,8 @@ if points_on_drive:
     from google.colab import drive
 
     drive.mount("/content/drive")
-    os.environ["KERNELS_PROGRESS"] = "/content/drive/MyDrive/fusing-kernels/progress.json"
+    mine = "/content/drive/MyDrive/fusing-kernels"
+    os.environ["KERNELS_PROGRESS"] = f"{mine}/progress.json"
 """
 
 

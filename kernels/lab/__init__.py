@@ -35,6 +35,7 @@ _PLACES = {
     "themed": "drawing.style:themed",
     "RooflineExplorer": "drawing.explorers:RooflineExplorer",
     "SectorExplorer": "drawing.explorers:SectorExplorer",
+    "replay": "drawing.explorers.replay.widget:replay",
     # cards
     "CARDS": "cards.makers:CARDS",
 }

@@ -64,6 +64,13 @@ def _models(arguments: argparse.Namespace) -> int:
     return launched.run(arguments.out, say)
 
 
+def _generated(arguments: argparse.Namespace) -> int:
+    from kernels.lab.measuring.cell_bench import say
+    from kernels.lab.profiling import generated
+
+    return generated.run(arguments.out, say)
+
+
 def _gpu(arguments: argparse.Namespace) -> int:
     from kernels.lab.measuring import gpu_run
 
@@ -178,6 +185,10 @@ def _parser() -> argparse.ArgumentParser:
     models = commands.add_parser("models", help="record what three models launch on this GPU")
     models.add_argument("--out", type=Path, help="write <out>/<gpu>/models.json (book/data)")
     models.set_defaults(run=_models)
+
+    written = commands.add_parser("generated", help="record what TorchInductor writes here")
+    written.add_argument("--out", type=Path, help="write <out>/<gpu>/generated.json (book/data)")
+    written.set_defaults(run=_generated)
 
     gpu = commands.add_parser("gpu", help="GPU tests and all that is recorded, in one archive")
     gpu.add_argument("--out", type=Path, help="folder of the files and the archive (_build/gpu)")

@@ -31,7 +31,8 @@ class KernelError(Exception):
     address that is no multiple of the access's size), "barrier" (not all threads of a block reach
     one `__syncthreads()`), "collective" (a shuffle, vote or `__syncwarp()` whose mask doesn't fit
     the lanes that reach it), "shared" (more shared memory than there is, or none given), "stack"
-    (too many local variables) and "divide" (an integer division by zero). `argument`, `index` (in
+    (too many local variables), "divide" (an integer division by zero) and "conversion" (a number
+    that fits no integer, or a shift by more bits than there are). `argument`, `index` (in
     elements from the argument's first) and `line` are None where they don't apply; `file` is None
     where the line is in the kernel's own file.
     """

@@ -2,13 +2,15 @@
 //
 // The argument is JSON: {playwright, axe, chromium}. Each line of standard input is a page to open,
 // {url, theme, widths, axe, actions}: `axe` has the widths to run it at; an action is [kind,
-// selector, value], its answer in `values`. With `shots`, a path's beginning, it takes pictures.
+// selector, value], its answer in `values`. With `shots`, a path's beginning, it takes pictures; with
+// `pdf`, a path, it prints.
 // Each line of standard output is what was seen of one page, or {error}, with the `number` that it
 // was asked by. The browser starts once, every page in a profile of its own. Pages that are asked
 // together are open together, since a page waits for half of its time. It ends with standard input.
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { createInterface } from "node:readline";
+import { brokenWords, cutFigures, lostOnPaper, paleCaptions, scrolledCode, silentScrolls, smallText } from "./measures.mjs";
 
 const job = JSON.parse(process.argv[2]);
 const { chromium } = createRequire(import.meta.url)(job.playwright);
@@ -102,9 +104,35 @@ async function axeFaults(page, theme, first) {
     .flatMap(({ id, nodes }) => nodes.map((node) => ({ id, target: node.target.join(" "), html: node.html.slice(0, 200), why: node.failureSummary })));
 }
 
-async function look(context, { url, theme, widths, axe = [], actions = [], shots }) {
+// What reads badly at this width: on a phone the figures and tables, on a laptop the code.
+async function unreadable(page, width) {
+  if (width === 1280) return page.evaluate(scrolledCode);
+  if (width !== 390) return [];
+  const measures = [brokenWords, silentScrolls, cutFigures, paleCaptions];
+  const told = [await page.evaluate(smallText, 10)];
+  for (const measure of measures) told.push(await page.evaluate(measure));
+  return told.flat();
+}
+
+// What paper loses of a page, and whether the page is afterwards as it was. `A4` less its margins.
+async function onPaper(page, theme) {
+  await page.setViewportSize({ width: 688, height: 900 });
+  await page.emulateMedia({ media: "print" });
+  const event = (name) => page.evaluate((told) => dispatchEvent(new Event(told)), name);
+  const folds = () => page.locator(".bd-article details[open]").count();
+  const before = await folds();
+  await event("beforeprint");
+  const lost = await page.evaluate(lostOnPaper);
+  await event("afterprint");
+  await page.emulateMedia({ media: null });
+  const shown = await page.evaluate(() => document.documentElement.dataset.theme);
+  if (shown !== theme || (await folds()) !== before) lost.push(`left ${shown}, ${await folds()} folds open`);
+  return lost;
+}
+
+async function look(context, { url, theme, widths, axe = [], actions = [], shots, pdf }) {
   const page = await context.newPage();
-  const report = { url, theme, console: [], foreign: [], failed: [], overflow: {}, axe: {}, values: [] };
+  const report = { url, theme, console: [], foreign: [], failed: [], overflow: {}, unreadable: {}, axe: {}, values: [] };
   page.on("console", (message) => {
     if (["error", "warning"].includes(message.type())) report.console.push(`${message.type()}: ${message.text()}`);
   });
@@ -124,6 +152,7 @@ async function look(context, { url, theme, widths, axe = [], actions = [], shots
     await page.setViewportSize({ width, height: 900 });
     await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
     report.overflow[width] = await page.evaluate(overflowing);
+    report.unreadable[width] = await unreadable(page, width);
     if (axe.includes(width)) report.axe[width] = await axeFaults(page, theme, width === axe[0]);
     if (shots) await page.screenshot({ path: `${shots}-${theme}-${width}.png`, fullPage: true });
   }
@@ -140,6 +169,8 @@ async function look(context, { url, theme, widths, axe = [], actions = [], shots
     else if (kind === "count") report.values.push(await page.locator(selector).count());
     else throw new Error(`no action ${kind}`);
   }
+  report.lost_on_paper = await onPaper(page, theme);
+  if (pdf) await page.pdf({ path: pdf, format: "A4", preferCSSPageSize: true });
   return report;
 }
 

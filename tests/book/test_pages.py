@@ -1,115 +1,23 @@
-"""The built pages in a real browser: widths, themes, maths, search, widgets, accessibility.
+"""The built pages in a real browser: widths, themes, maths, search, widgets, accessibility."""
 
-A reader's machine without Chromium skips them and says so; CI must have it.
-"""
-
-import functools
-import http.server
-import itertools
-import json
-import os
-import select
 import shutil
-import subprocess
-import threading
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import nbformat
 import pytest
 import yaml
-from filelock import FileLock
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from book.tools import packages
 from book.tools.build import build_html, execute_all, toc_files
+from kernels.lab.drawing.explorers.replay.catalogue import CATALOGUE
 from kernels.paths import ROOT
+from tests.book.browsing import Browser
 
 # The widgets' own script checks its states against a schema that its checker finds loose.
 NOT_OURS = "warning: strict mode: "
-MOST_SECONDS = 120  # for one page
-WIDTHS = [390, 768, 1440]
+WIDTHS = [390, 768, 1280]
 PAGES = [*toc_files(ROOT), "search", "genindex"]
-
-CHROMIUM = (
-    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-)
-if not CHROMIUM and not os.environ.get("CI"):
-    pytest.skip(
-        "no Chromium on PATH, so the browser tests of the pages are left out "
-        "(on Debian: apt install chromium)",
-        allow_module_level=True,
-    )
-
-
-@dataclass(frozen=True)
-class Browser:
-    """A browser that is open: a running `browser.mjs`, and the file of its complaints."""
-
-    process: subprocess.Popen[bytes]
-    complaints: IO[str]
-    numbers: Iterator[int] = field(default_factory=itertools.count)
-    read: bytearray = field(default_factory=bytearray)
-
-    def __call__(self, **page: Any) -> dict[str, Any]:
-        """Open a page; return what `browser.mjs` saw of it."""
-        (report,) = self.together(page)
-        return report
-
-    def together(self, *pages: dict[str, Any]) -> list[dict[str, Any]]:
-        """Open some pages at once; return what was seen of each."""
-        assert self.process.stdin
-        numbers = [next(self.numbers) for _ in pages]
-        for number, page in zip(numbers, pages, strict=True):
-            self.process.stdin.write(json.dumps({**page, "number": number}).encode() + b"\n")
-        self.process.stdin.flush()
-        reports: dict[int, dict[str, Any]] = {}
-        while not reports.keys() >= set(numbers):
-            report = json.loads(self._line([page["url"] for page in pages]))
-            reports[report.pop("number")] = report
-        found = [reports[number] for number in numbers]
-        assert not any("error" in report for report in found), found
-        return found
-
-    def _line(self, urls: list[str]) -> bytes:
-        """Wait for the next line; read past the stream's own buffer, which `select` can't see."""
-        assert self.process.stdout
-        while b"\n" not in self.read:
-            told, _, _ = select.select([self.process.stdout], [], [], MOST_SECONDS)
-            assert told, f"{' and '.join(urls)} took more than {MOST_SECONDS} s"
-            part = os.read(self.process.stdout.fileno(), 1 << 16)
-            self.complaints.seek(0)
-            assert part, self.complaints.read()
-            self.read.extend(part)
-        line, _, rest = bytes(self.read).partition(b"\n")
-        self.read[:] = rest
-        return line
-
-
-@pytest.fixture(scope="session")
-def browse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """Start a browser that all tests of this process share."""
-    assert CHROMIUM, "CI needs Chromium for the browser tests of the pages: .ci/run installs it"
-    tools = packages.fetch(["axe-core", "playwright-core"])
-    job = {
-        "chromium": CHROMIUM,
-        "axe": str(tools["axe-core"] / "axe.min.js"),
-        "playwright": str(tools["playwright-core"]),
-    }
-    script = str(Path(__file__).with_name("browser.mjs"))
-    with (
-        (tmp_path_factory.mktemp("browser") / "complaints.txt").open("w+") as complaints,
-        subprocess.Popen(
-            [str(packages.NODE), script, json.dumps(job)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=complaints,
-        ) as process,
-    ):
-        yield Browser(process, complaints)
-        process.communicate(timeout=MOST_SECONDS)  # its input ends, and so does it
 
 
 def assert_sound(report: dict[str, Any]) -> None:
@@ -121,33 +29,9 @@ def assert_sound(report: dict[str, Any]) -> None:
     assert report["raw_maths"] == []
     assert report["maths"] >= report["math_elements"]  # a widget's labels have theirs beside it
     assert {width: told for width, told in report["overflow"].items() if told} == {}
+    assert {width: told for width, told in report["unreadable"].items() if told} == {}
     assert {width: told for width, told in report["axe"].items() if told} == {}
-
-
-@pytest.fixture(scope="session")
-def html() -> Path:
-    """Build the book as `make book` does; return the folder of its pages."""
-    out = ROOT / "_build"
-    out.mkdir(exist_ok=True)
-    with FileLock(out / "lock"):  # the tests run in two processes
-        assert execute_all(ROOT, out) == 0
-        assert build_html(ROOT) == 0
-    return out / "html"
-
-
-@pytest.fixture(scope="session")
-def served(html: Path) -> Iterator[str]:
-    """Serve the pages; return their address."""
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    handler = functools.partial(Quiet, directory=str(html))
-    with http.server.ThreadingHTTPServer(("localhost", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://localhost:{server.server_port}"
-        server.shutdown()
+    assert report["lost_on_paper"] == []
 
 
 def test_every_built_page_is_looked_at(html: Path) -> None:
@@ -160,7 +44,7 @@ def test_every_built_page_is_looked_at(html: Path) -> None:
 def test_a_page_in_both_themes_from_the_file_system_and_over_http(
     browse: Browser, html: Path, served: str, name: str
 ) -> None:
-    looks = {"widths": WIDTHS, "axe": [390, 1440]}
+    looks = {"widths": WIDTHS, "axe": [390, 1280]}
     light = {"url": (html / f"{name}.html").as_uri(), "theme": "light", **looks}
     dark = {"url": f"{served}/{name}.html", "theme": "dark", **looks}
     for asked, report in zip((light, dark), browse.together(light, dark), strict=True):
@@ -263,7 +147,7 @@ def test_the_roofline_explorer_answers_to_keys_and_mouse(browse: Browser, html: 
         ("read", spoken, "textContent"),
     ]
     chapter = html / "book/01_memory_and_the_roofline.html"
-    report = browse(url=chapter.as_uri(), theme="light", widths=[1440], actions=actions)
+    report = browse(url=chapter.as_uri(), theme="light", widths=[1280], actions=actions)
     first, doubled, other_card, complaint, clicked = report["values"]
     assert "LayerNorm, 4096×4096 bf16 on NVIDIA H100" in first
     assert "it must move 67.1 MB" in first
@@ -273,6 +157,45 @@ def test_the_roofline_explorer_answers_to_keys_and_mouse(browse: Browser, html: 
     assert "H100 80GB HBM3" not in other_card.split(":")[0]
     assert "Rows takes a whole number from 1 to" in complaint
     assert "8192×4096" not in clicked
+    assert_sound(report)
+
+
+def test_the_replay_answers_to_keys_and_mouse(browse: Browser, html: Path) -> None:
+    requests = '.fk-replay input[aria-label="Request"]'
+    spoken = ".fk-replay .text"
+    actions = [
+        ("wait", f"{spoken}:not(:empty)", ""),
+        ("count", ".fk-replay", ""),
+        ("count", ".fk-replay >> nth=0 >> option", ""),
+        ("read", spoken, "textContent"),
+        ("press", requests, "ArrowRight"),
+        ("read", spoken, "textContent"),
+        ("press", requests, "Shift+ArrowRight"),
+        ("read", spoken, "textContent"),
+        ("press", requests, "End"),
+        ("read", spoken, "textContent"),
+        ("press", requests, "Home"),
+        ("press", requests, " "),
+        ("wait", '.fk-replay button[aria-label="Pause"]', ""),
+        ("click", '.fk-replay button[aria-label="Next program"]', ""),
+        ("wait", '.fk-replay button[aria-label="Play"]', ""),
+        ("read", spoken, "textContent"),
+        ("press", ".fk-replay select", "End"),
+        ("read", spoken, "textContent"),
+        ("read", ".fk-replay [aria-current]", "textContent"),
+    ]
+    page = (html / "book/replay.html").as_uri()
+    report = browse(url=page, theme="light", widths=[390, 1440], actions=actions)
+    replays, kernels, first, second, program, last, clicked, other, line = report["values"]
+    assert replays == 2
+    assert kernels == len(CATALOGUE)
+    assert first == "Program 0 of 4, line 4: loads x[0:64], 256 bytes, for the first time."
+    assert second.startswith("Program 0 of 4, line 5: stores y[0:64]")
+    assert program.startswith("Program 1 of 4, line 4: loads x[64:128]")
+    assert last.startswith("Program 3 of 4, line 5: stores y[192:200], 32 bytes")
+    assert clicked == program
+    assert other.startswith("Program 0 of 4, line 6: loads q[0:16, 0:16]")
+    assert "q = tl.load(" in line
     assert_sound(report)
 
 
@@ -315,3 +238,34 @@ def test_a_page_that_fails_is_told_and_the_next_is_opened(browse: Browser, tmp_p
     with pytest.raises(AssertionError, match="no action dance"):
         browse(url=url, theme="light", widths=[390], actions=[("dance", "h1", "")])
     assert browse(url=url, theme="light", widths=[390])["url"] == url
+
+
+HARD_TO_READ = """<!doctype html><html lang="en" data-theme="dark"><title>Hard to read</title>
+<style>body { margin: 0; width: 300px; background: #222; color: #fff } figure { margin: 0 }
+figcaption { color: #777; font-weight: 300 } td { overflow-wrap: anywhere }
+table { border-spacing: 0 } div, pre { overflow: auto } div td { width: 600px; padding: 0 }</style>
+<main class="bd-article"><figure><svg viewBox="0 0 400 40" width="300"><text y="20"
+font-size="12">small</text></svg><figcaption>pale</figcaption></figure>
+<div class="half"><figure><img alt="Half" width="200" style="margin-left: -90px" src="data:,">
+</figure></div><table style="width: 40px"><tr><td>layer_norm</td></tr></table>
+<div class="pst-scrollable-table-container"><table style="width: 600px"><tr><td>far</td></tr>
+</table></div><details><summary>Code</summary><pre>LINE</pre></details></main></html>"""
+
+
+def test_what_is_hard_to_read_is_told(browse: Browser, tmp_path: Path) -> None:
+    (tmp_path / "hard.html").write_text(HARD_TO_READ.replace("LINE", 100 * "x"))
+    url = (tmp_path / "hard.html").as_uri()
+    report = browse(url=url, theme="dark", widths=[390, 1280])
+    phone, laptop = report["unreadable"]["390"], report["unreadable"]["1280"]
+    assert [told.split(":")[0] for told in phone] == [
+        "9.0 px",
+        "layer_norm",
+        "600 px in 300",
+        "half cuts Half",
+        "contrast 3.6, weight 300",
+    ]
+    assert [told.split(" in ")[1][:6] for told in laptop] == ["300: x"]
+    lost = report["lost_on_paper"]
+    assert "closed: Code" in lost
+    assert "dark paper" in lost
+    assert any(told.startswith("div.pst-scrollable-table-container is cut") for told in lost)

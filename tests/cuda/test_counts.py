@@ -234,3 +234,66 @@ def test_passes_over_the_banks_of_any_shape_of_request(pattern, kind, width, dty
     (one,) = [b for b in counts.banks if b.kind == "load"]
     assert one.requests == 1
     assert one.wavefronts == passes
+
+
+APART = r"""
+__global__ void strips(const float* x, float* y, int n) {
+    // Each lane takes one turn in 32, and in each turn one lane loads.
+    float sum = 0;
+    for (int i = 0; i < n; i++)
+        if (i % 32 == threadIdx.x) sum += x[8 * i];
+    y[threadIdx.x] = sum;
+}
+__global__ void causal(const float* x, float* y, int n) {
+    // Lane l has no part in the first l turns; those that have one take neighbours.
+    float sum = 0;
+    for (int j = 0; j < n; j++)
+        if (j >= threadIdx.x) sum += x[32 * j + threadIdx.x];
+    y[threadIdx.x] = sum;
+}
+__global__ void nested(const float* x, float* y, int n) {
+    // The inner loop has as many turns as the lane's number says, and each outer turn begins anew.
+    float sum = 0;
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < threadIdx.x % 4; j++) sum += x[(4 * i + j) * 32 + threadIdx.x];
+    for (int i = 0; i < n; i++) sum += x[32 * i + threadIdx.x]; // after
+    y[threadIdx.x] = sum;
+}
+__global__ void counted(int* count, const float* x, float* y, int n) {
+    for (int i = 0; i < n; i++)
+        if (threadIdx.x % 2 == i % 2) {
+            atomicAdd(count, 1);
+            y[32 * i + threadIdx.x] = x[32 * i + threadIdx.x];
+        }
+}
+"""
+
+
+def requests_of(counts, argument="x"):
+    return [(a.requests, a.sectors) for a in counts.lines if a.argument == argument]
+
+
+def test_loads_in_different_turns_are_different_requests():
+    counts = cuda(APART).strips[1, 32](torch.ones(8 * 256), torch.zeros(32), 256)
+    assert requests_of(counts) == [(256, 256)]
+
+
+def test_loads_in_one_turn_are_one_request_however_many_lanes_had_before():
+    n = 40
+    counts = cuda(APART).causal[1, 32](torch.ones(32 * n), torch.zeros(32), n)
+    # Lanes 0 to j take part in turn j: a sector for every 8 of them.
+    assert requests_of(counts) == [(n, sum(-(-min(j + 1, 32) // 8) for j in range(n)))]
+
+
+def test_inner_loops_of_different_lengths_meet_again():
+    n = 5
+    counts = cuda(APART).nested[1, 32](torch.ones(128 * n), torch.zeros(32), n)
+    # In the inner loop's turns 0, 1 and 2 some lanes of every sector take part.
+    assert sorted(requests_of(counts)) == [(n, 4 * n), (3 * n, 12 * n)]
+
+
+def test_an_atomic_is_no_loop_of_its_own():
+    n, count = 6, torch.zeros(1, dtype=torch.int32)
+    counts = cuda(APART).counted[1, 32](count, torch.ones(32 * n), torch.zeros(32 * n), n)
+    assert requests_of(counts) == [(n, 4 * n)]
+    assert int(count) == 16 * n

@@ -368,6 +368,13 @@ __global__ void packed_add(const __half* x, const __half* y, __half* out, int n)
     }
 }
 """,
+    rest_by_warp=edited(
+        ADD,
+        (
+            " else {",
+            " else if (blockIdx.x == gridDim.x - 1) { first = n / 8 * 8;",
+        ),
+    ),
     single=edited(
         ADD, (_WHOLE, "        for (int i = first; i < first + 8; i++) out[i] = x[i] + y[i];\n")
     ),

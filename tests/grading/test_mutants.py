@@ -10,6 +10,7 @@ from kernels.grading import check, isolation
 from kernels.grading.generate import BEGIN
 from kernels.paths import ROOT
 from tests.grading import verdict
+from tests.grading.counted import PROPERTY
 from tests.grading.mutation import Graded, Mutant, answer_of, graded, mutants
 from tests.grading.verdict import fault, faults
 
@@ -40,6 +41,8 @@ def _own_cells() -> list[tuple[Graded, str]]:
 
 
 CELLS = _own_cells()
+# Mutants of a cell that a whole check is made of, as a reader sees it.
+_COUNTED = 3
 
 
 def _survivors(asked: Graded, cell: str) -> tuple[int, list[Mutant]]:
@@ -58,6 +61,17 @@ def test_mutants_are_caught(asked, cell):
     equal = len(lived) - len(unknown)
     assert made >= 8
     assert len(unknown) <= 0.02 * (made - equal), unknown
+
+
+@pytest.mark.parametrize(
+    ("asked", "cell"), CELLS, ids=[f"{asked.question}-{cell}" for asked, cell in CELLS]
+)
+def test_some_mutants_are_refused_and_counted(asked, cell, record_property):
+    made = [m for m in mutants(asked, cell) if (asked.question, m.told) not in SAME]
+    for mutant in made[:: max(len(made) // _COUNTED, 1)][:_COUNTED]:
+        result = check(asked.question, answer_of(asked, mutant), seed=1)
+        assert not result.passed, mutant.told
+        record_property(PROPERTY, [asked.question, result.passed, bool(result.means)])
 
 
 def test_a_fault_is_what_the_check_tells():

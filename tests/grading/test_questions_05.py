@@ -168,6 +168,8 @@ def test_gate_wrong(answer, message, means):
         (s.add_with("narrow_store"), "stores to out with 2 bytes", "copied whole"),
         (s.add_with("strict"), "of 1 packs of 16 bytes, 0", ""),
         (s.add_with("no_rest"), "is nan", "behind the last whole pack"),
+        (s.add_with("rest_by_warp"), "which thread", "they belong to one thread"),
+        (s.add_with("rest_by_warp", 8 * 32, 32), "once more", "they belong to one thread"),
         (s.add_with("overrun"), "at index 0 of 'x'", "whoever has none does nothing"),
         (s.add_with("first_only"), "is nan", "only the first element was stored"),
         (s.add_with("misaligned"), "no multiple of 16", "a multiple of its own"),

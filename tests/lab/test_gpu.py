@@ -54,7 +54,7 @@ def test_the_steps_and_the_exit_code(tmp_path, monkeypatch, capsys):
             lines = ["proofs: 3 of the 4 tests marked proves hold on t4\n", "1 passed\n"]
             log.write_text("".join(lines))
             return 0, lines
-        if command[3] in ("models", "host"):
+        if command[3] in gpu_run.BESIDE:
             assert command[4:] == ["--out", str(tmp_path)]
             (tmp_path / "t4").mkdir(exist_ok=True)
             write_provenance(tmp_path / "t4" / f"{command[3]}.csv", {})
@@ -76,6 +76,7 @@ def test_the_steps_and_the_exit_code(tmp_path, monkeypatch, capsys):
         "tests.log",
         "t4/models.json",
         "t4/host.json",
+        "t4/generated.json",
         *(f"t4/{s}.{k}" for s in ("norms", "pointwise", "ceilings") for k in ("csv", "json")),
     }
     assert gpu_run.run(tmp_path, ["ceilings"], 0.1, False) == 0

@@ -49,6 +49,22 @@ def test_kernels_of_one_source_whose_names_begin_alike_are_told_apart():
         assert counts["BRA"] == 0  # the one behind the last exit isn't counted
 
 
+def test_what_the_compiler_calls_in_rare_cases_stands_behind_the_exit():
+    source = """
+    __global__ void far_remainder(const float* x, float* y) {
+        long long i = (long long)y;
+        y[0] = x[i % (long long)x];
+    }
+    """
+    with recording() as launches:
+        cuda(source).far_remainder[1, 32](torch.empty(64), torch.empty(32))
+    (launch,) = launches
+    line, whole = instructions(launch, 90, routines=False), instructions(launch, 90)
+    assert line["EXIT"] == whole["EXIT"]
+    assert line["RET.REL.NODEC"] == 0 < whole["RET.REL.NODEC"]
+    assert line.total() < whole.total() - 50
+
+
 def test_several_instances_of_a_template_in_one_binary_are_refused():
     module = cuda(SOURCE, instances=["roots<1>", "roots<2>"])
     with pytest.raises(LookupError, match="2 instances of it; compile one alone"):

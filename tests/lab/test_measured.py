@@ -9,6 +9,8 @@ from tests.lab.test_data import a_row
 
 KEY = ("layernorm", (64, 1000), torch.float32)
 
+CELL = {"op": "layernorm", "variant": "fused", "shape": "64x1000", "dtype": "fp32", "pass_": "fwd"}
+
 
 @pytest.fixture
 def two_cards(tmp_path):
@@ -17,6 +19,7 @@ def two_cards(tmp_path):
             "card": {"name": name},
             "date": "2026-11-28T01:02:03Z",
             "timelines": {"layernorm:fused:64x1000:fp32": [["k", 0.0, 1.5]]},
+            "profile": {"cells": [CELL | {"kernels": [{"name": "k", "dram_read": 8}]}]},
         }
         write_suite(tmp_path / slug / "norms.csv", [a_row()], told)
     return tmp_path
@@ -32,6 +35,9 @@ def test_recorded_rows_of_every_card_or_of_one(two_cards):
     assert one.row("fused") == a_row()
     assert one.graph("fused", "torch") == [a_row()]
     assert one.timeline("fused") == [("k", 0.0, 1.5)]
+    assert one.kernels("fused") == [{"name": "k", "dram_read": 8}]
+    with pytest.raises(LookupError, match="'torch' was not profiled on Card B"):
+        one.kernels("torch")
     with pytest.raises(LookupError, match="no graph row of 'torch' was measured on Card B"):
         one.row("torch")
 

@@ -118,6 +118,7 @@ def test_the_operator_of_a_launch_is_the_one_that_a_ledger_has_a_step_for():
         told = loud(chosen(profiler.events()))
         assert told == loud(seen.names)
         assert len(told) > 15
+        assert "randn_like" not in told  # the gradient from above was made at the first step
 
 
 def event(name, parent=None, kernels=(), start=0.0):

@@ -359,3 +359,16 @@ def test_the_profiled_program_does_the_forward_before_the_window(monkeypatch, tm
     (done,) = json.loads((tmp_path / "done.json").read_text())
     assert (done["name"], done["error"]) == ("scaling 4x8 fp32 bwd told", "")
     assert seen == ["forward", "window"]
+
+
+@pytest.mark.parametrize(("rows_each", "stands"), [(250, True), (249, True), (256, False)])
+def test_programs_that_share_rows_and_columns_stand_for_more_rows(rows_each, stands):
+    """66 chunks of rows in 4 strips: the last chunk may have fewer rows, and none may be empty."""
+
+    def launch(rows, rows_each):
+        arguments = {"n_rows": rows, "rows_each": rows_each, "n_strips": 4}
+        return SimpleNamespace(name="strips", grid=(264, 1, 1), arguments=arguments)
+
+    counts = (264, 528, 792)
+    few = [launch(rows, rows // 66) for rows in counts]
+    assert by_programs.stands_for(few, counts, launch(16384, rows_each), 16384) is stands

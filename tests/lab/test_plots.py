@@ -12,7 +12,7 @@ from matplotlib.colors import same_color, to_hex
 from matplotlib.figure import Figure
 
 from kernels.lab.counting.ledger import Ledger, Step, TensorTraffic
-from kernels.lab.drawing import plots, style
+from kernels.lab.drawing import pictures, plots, style
 from kernels.lab.records.data import Recording, Row
 
 CORE = ("eager", "torch", "compile", "unfused_cuda", "fused_cuda", "fused_simple", "fused", "copy")
@@ -125,6 +125,17 @@ def test_a_point_stands_at_flops_per_byte_and_flops_per_second():
     assert "not placed, bytes not measured: compile" in said
 
 
+def test_a_kernels_own_roof_is_where_its_instructions_fill_every_slot():
+    measured = row("cuda_1", bytes_dram_read=MB, bytes_dram_write=MB)
+    figure = plots.roofline_of_rows([measured], ceilings(), "bf16", issued={"cuda_1": 80.0})
+    (height,) = drawn(figure, "point:cuda_1")[1]
+    assert drawn(figure, "issue:cuda_1")[1] == pytest.approx([height / 0.8] * 2)
+    assert "cuda_1 with every issue slot used" in words(figure)
+    for issued, said in (({"fused": 50.0}, "'fused', which has no point"), ({"cuda_1": 0}, "is 0")):
+        with pytest.raises(ValueError, match=said):
+            plots.roofline_of_rows([measured], ceilings(), "bf16", issued=issued)
+
+
 def test_a_kernel_without_a_time_is_a_line_up_to_its_bound():
     lines = [plots.IntensityLine("your kernel", 2.0)]
     figure = plots.roofline([], 3e12, 700e12, "h100-sxm", "copy", lines=lines)
@@ -217,8 +228,8 @@ def test_a_figure_has_units_and_the_same_bytes_each_time(name):
     figure = DRAWINGS[name]()
     labelled = [axes for axes in figure.axes if axes.get_xlabel()]
     assert labelled
-    once = {page: style.render(DRAWINGS[name], page) for page in style.THEMES}
-    assert once == {page: style.render(DRAWINGS[name], page) for page in style.THEMES}
+    once = {page: pictures.render(DRAWINGS[name], page) for page in style.THEMES}
+    assert once == {page: pictures.render(DRAWINGS[name], page) for page in style.THEMES}
     assert once["light"] != once["dark"]
 
 
@@ -228,9 +239,9 @@ def test_a_picture_made_for_both_pages_is_the_one_drawn_for_each(name, page):
     def without_keys(svg: str) -> str:  # of clips, hatches and markers: made of the colours
         return re.sub(r"\b[a-z][0-9a-f]{10}\b", "", svg)
 
-    with plots.theme(page), style._context():
-        drawn = style._svg(DRAWINGS[name]())
-    mime, made = style.render(DRAWINGS[name], page)
+    with plots.theme(page), style.book_settings():
+        drawn = pictures._svg(DRAWINGS[name]())
+    mime, made = pictures.render(DRAWINGS[name], page)
     assert mime == "image/svg+xml"
     assert without_keys(made.decode()) == without_keys(drawn)
 
@@ -245,7 +256,7 @@ def test_a_color_of_the_page_is_written_on_in_its_other_color():
 
 
 def test_a_hatch_is_darker_than_the_face_under_it():
-    svg = style.render(DRAWINGS["operations_strip"])[1].decode()
+    svg = pictures.render(DRAWINGS["operations_strip"])[1].decode()
     (name,) = set(re.findall(r"fill:url\(#(\w+)\)", svg))
     tile = re.search(rf'<pattern id="{name}".*?</pattern>', svg)[0]
     face = re.search(r'<rect [^>]*fill="(#\w+)" fill-opacity="([\d.]+)"', tile)
@@ -260,9 +271,31 @@ def test_a_crowded_figure_becomes_a_png():
         figure.subplots().plot([i * 7919 % 1009 for i in range(30_000)])
         return figure
 
-    mime, data = style.render(draw)
+    mime, data = pictures.render(draw)
     assert mime == "image/png"
-    assert data == style.render(draw)[1]
+    assert data == pictures.render(draw)[1]
+
+
+@pytest.mark.parametrize("name", [*DRAWINGS, "curves"])
+def test_the_smallest_letters_keep_ten_pixels_on_a_phone(name):
+    curve = {"a": ([1, 1e6], [1e-7, 5.0])}
+    drawings = {**DRAWINGS, "curves": lambda: plots.curves(curve, "t", "x", "y")}
+    page = plots.figure_html(drawings[name], "See.", "Seen.")
+    svg = pictures.render(drawings[name])[1].decode()
+    least_px = float(re.search(r"min-width:(\d+)px", page)[1])
+    across = float(re.search(r'viewBox="0 0 ([\d.]+)', svg)[1])
+    letters = re.findall(r"scale\((0\.\d+) -", svg)  # of outlines 100 units high
+    assert len(letters) > 3
+    assert min(float(size) * 100 for size in letters) * least_px / across > 9.99
+    assert 'scale(0.7)"' not in svg  # an exponent
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1e-7, "1e-7"), (0.01, "0.01"), (1, "1"), (100, "100"), (1e4, "10 k"), (1e12, "1 T")],
+)
+def test_powers_of_ten_have_no_exponent_to_squint_at(value, text):
+    assert style.power_of_ten(value) == text
 
 
 @pytest.mark.parametrize(("caption", "alt", "named"), [("c", " ", "alt"), ("", "a", "caption")])

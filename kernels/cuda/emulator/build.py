@@ -36,11 +36,15 @@ _COMPILE_SECONDS = 60
 _KEPT = {"kernel-": 500, "runtime-": 3}
 _OLD_SECONDS = 3600
 _FLAGS = (
-    "-std=gnu++17 -O1 -g1 -w -fsanitize=thread --param tsan-instrument-func-entry-exit=0 "
-    "-fno-tree-sra -fno-ipa-sra -fno-tree-loop-im -fno-tree-sink -fno-thread-jumps "
-    "-fno-strict-aliasing -fno-pie -fno-stack-protector -fstack-clash-protection "
-    "-fno-delete-null-pointer-checks -fmax-errors=1 -fdiagnostics-color=never"
+    "-std=gnu++17 -O1 -g1 -w -fsanitize=thread,shift-exponent,float-cast-overflow "
+    "-fsanitize-coverage=trace-pc -fno-reorder-blocks "
+    "--param tsan-instrument-func-entry-exit=0 -fno-tree-sra -fno-ipa-sra -fno-tree-loop-im "
+    "-fno-tree-sink -fno-thread-jumps -fno-strict-aliasing -fno-pie -fno-stack-protector "
+    "-fstack-clash-protection -fno-delete-null-pointer-checks -fmax-errors=1 "
+    "-fdiagnostics-color=never"
 ).split()
+# Loops that wait for a volatile variable are known by it; an older g++ can't tell it from others.
+_VOLATILE, _SINCE = ("--param", "tsan-distinguish-volatile=1"), 11
 _RUNTIME_FLAGS = "-std=gnu++17 -O2 -fno-pie -fno-stack-protector".split()
 _SHARED = re.compile(
     r"(?P<extern>\bextern\s+)?(?:\bstatic\s+)?(?<!\w)__shared__\s+(?P<body>[^;{}=]*);"
@@ -91,7 +95,7 @@ def rewrite(source: str) -> str:
             instead = f'(({kind}*)emulated_dynamic_shared("{first[2]}", sizeof({kind})))'
             return f'\n#define {first[2]} {instead}\n#line {line} "{SOURCE_NAME}"\n'
         rest = split_outside_brackets(body)[1:]
-        for number, one in enumerate([first[2] + first[3], *rest]):
+        for one in [first[2] + first[3], *rest]:
             name, sizes = re.match(r"(\w+)\s*(.*)$", one, re.DOTALL).groups()  # type: ignore[union-attr]
             if match["extern"]:
                 out.append(
@@ -99,10 +103,11 @@ def rewrite(source: str) -> str:
                     f'"{name}", sizeof({kind}));'
                 )
                 continue
-            place = 1000 * (match.start() + 1) + number
+            # Each instance of a function template has its own static variable, so its own place.
             out.append(
+                f"static char emulated_place_{name}; "
                 f"using emulated_{name} = {kind} {sizes}; auto& {name} = "
-                f'*(emulated_{name}*)emulated_shared({place}ull, "{name}", '
+                f'*(emulated_{name}*)emulated_shared(&emulated_place_{name}, "{name}", '
                 f"sizeof(emulated_{name}), sizeof({kind}));"
             )
         return " ".join(out) + "\n" * match[0].count("\n")
@@ -136,9 +141,11 @@ def build(source: str, entries: tuple[Signature, ...]) -> Path:
         # The compiled header lies in the first folder, the header itself in the second.
         folders = (runtime, RUNTIME, RUNTIME / "include", INCLUDE)
         before = [*(f"-I{one}" for one in folders), "-include", HEADER]
-        command = [gxx, *_FLAGS, *before, "-x", "c++", "-c", str(code)]
+        command = [gxx, *_flags(gxx), *before, "-x", "c++", "-c", str(code)]
         _run([*command, "-o", f"{scratch}/code.o"], source)
-        objects = [f"{scratch}/code.o", *map(str, sorted(runtime.glob("*.o")))]
+        around = [str(runtime / name) for name in ("before.o", "after.o")]
+        others = sorted({str(one) for one in runtime.glob("*.o")} - set(around))
+        objects = [around[0], f"{scratch}/code.o", around[1], *others]
         _run([gxx, "-no-pie", *objects, "-o", str(made)], source)
         made.replace(program)
     _tidy(folder)
@@ -158,9 +165,19 @@ def _entries(entries: tuple[Signature, ...]) -> str:
 
 
 @functools.cache
+def _version(gxx: str) -> str:
+    return subprocess.run([gxx, "--version"], capture_output=True, text=True).stdout
+
+
+def _flags(gxx: str) -> list[str]:
+    number = re.search(r"\) (\d+)\.", _version(gxx))
+    return [*_FLAGS, *(_VOLATILE if number and int(number[1]) >= _SINCE else ())]
+
+
+@functools.cache
 def _runtime_key(gxx: str) -> str:
-    version = subprocess.run([gxx, "--version"], capture_output=True, text=True).stdout
-    digest = hashlib.sha256("\0".join([version, *_FLAGS, *_RUNTIME_FLAGS]).encode())
+    version = _version(gxx)
+    digest = hashlib.sha256("\0".join([version, *_flags(gxx), *_RUNTIME_FLAGS]).encode())
     for path in sorted([*RUNTIME.rglob("*.*"), *INCLUDE.glob("*.cuh")]):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:24]
@@ -174,9 +191,9 @@ def _runtime(gxx: str, folder: Path) -> Path:
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         ready = Path(scratch) / "objects"
         ready.mkdir()
-        header = [*_FLAGS, "-x", "c++-header", str(RUNTIME / HEADER), "-o", f"{HEADER}.gch"]
+        header = [*_flags(gxx), "-x", "c++-header", str(RUNTIME / HEADER), "-o", f"{HEADER}.gch"]
         commands = [[gxx, *header]]
-        for path in sorted(RUNTIME.glob("*.cpp")):
+        for path in sorted(RUNTIME.rglob("*.cpp")):
             commands.append([gxx, *_RUNTIME_FLAGS, "-c", str(path)])
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(lambda command: _run(command, "", cwd=ready), commands))

@@ -21,6 +21,11 @@ def _place(linear: int, size: Program) -> Program:
     return (linear % size[0], linear // size[0] % size[1], linear // size[0] // size[1])
 
 
+def _spaced(text: str) -> str:
+    """A field that holds spaces, which a record can't."""
+    return text.replace("\x01", " ")
+
+
 class Faults:
     """Turns the fields of a fault into a KernelError; one for each launch.
 
@@ -180,6 +185,26 @@ class Faults:
 
     def _divide(self, *_: object) -> tuple[str, str]:
         return "divide", "an integer division by zero"
+
+    def _assert(self, fields: Fields, *_: object) -> tuple[str, str]:
+        return "assert", f"the assertion `{_spaced(fields['wanted'])}` does not hold"
+
+    def _trap(self, *_: object) -> tuple[str, str]:
+        return "assert", "__trap() was reached, which ends the launch"
+
+    def _conversion(self, fields: Fields, *_: object) -> tuple[str, str]:
+        return "conversion", (
+            f"{fields['value']} does not fit the type {_spaced(fields['type'])}, and C++ leaves "
+            f"open what comes out (a GPU takes the nearest number that fits, a CPU another); clamp "
+            f"it first, or write __float2int_rz, which takes the nearest everywhere"
+        )
+
+    def _shift(self, fields: Fields, *_: object) -> tuple[str, str]:
+        return "conversion", (
+            f"a number of {fields['bits']} bits is shifted by {fields['by']}, and C++ leaves open "
+            f"what comes out (a GPU shifts all bits out, a CPU does not); shift by 0 to "
+            f"{int(fields['bits']) - 1}"
+        )
 
     def _stack(self, *_: object) -> tuple[str, str]:
         return "stack", "more than 120 kB of local variables, or a recursion that never ends"

@@ -68,12 +68,12 @@ def stands_for(few: Sequence[Launch], counts: Sequence[int], launch: Launch, row
     for axis in range(3):
         if _line([one.grid[axis] for one in few], counts, rows) != launch.grid[axis]:
             return False
-    programs = max(launch.grid)
     for name, value in launch.arguments.items():
         if not isinstance(value, int | float):
             continue
         told = _line([one.arguments[name] for one in few], counts, rows)
-        rounded = told is not None and told < value and value * (programs - 1) < told * programs
+        # rows / told programs share the rows; other axes of a grid may share the columns.
+        rounded = told is not None and told < value and value * (rows / told - 1) < rows
         constant = few[0].arguments[name] == few[1].arguments[name]
         if value != told and (constant or not rounded):
             return False

@@ -158,8 +158,8 @@ def step(
     def forward() -> Tensor:
         module.zero_grad(set_to_none=True)
         y: Tensor = module(*inputs)
-        if y.dim():
-            gradients.setdefault(tuple(y.shape), torch.randn_like(y))
+        if y.dim() and tuple(y.shape) not in gradients:
+            gradients[tuple(y.shape)] = torch.randn_like(y)
         return y
 
     def backward(y: Tensor) -> None:

@@ -17,6 +17,7 @@ from matplotlib.ticker import LogLocator
 
 from kernels.lab.cards.roofline import Ceilings, IntensityLine, Point, ceilings_of, points_of
 from kernels.lab.counting.ledger import Ledger
+from kernels.lab.drawing.pictures import figure_html, show
 from kernels.lab.drawing.roofline_figure import roofline, roofline_of_rows
 from kernels.lab.drawing.strips import (
     TimedLaunch,
@@ -34,13 +35,12 @@ from kernels.lab.drawing.style import (
     WRITE_HATCH,
     Look,
     digits,
-    figure_html,
     ink_on,
+    label_powers,
     look,
     new_figure,
     page,
     scale,
-    show,
     spread,
     theme,
     themed,
@@ -373,5 +373,6 @@ def curves(
             label=name,
         )
     axes.set(xscale="log", yscale="log", xlabel=x_label, ylabel=y_label, title=title)
+    label_powers(axes)
     figure.legend(loc="outside lower center", ncols=2)
     return figure

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -22,6 +22,7 @@ from kernels.lab.cards.roofline import (
 from kernels.lab.drawing.style import (
     digits,
     duration,
+    label_powers,
     look,
     new_figure,
     page,
@@ -41,11 +42,12 @@ def roofline_of_rows(
     dtype: str,
     title: str = "",
     lines: Sequence[IntensityLine] = (),
+    issued: Mapping[str, float] | None = None,
 ) -> Figure:
     """Draw measured rows under the ceilings recorded on a card.
 
     `dtype` is that of the arithmetic: a norm of bf16 tensors computes in fp32. Variants without
-    bytes, FLOPs or a time are named under the figure.
+    bytes, FLOPs or a time are named under the figure. `issued` as in `roofline`.
     """
     points, unplaced = points_of(rows)
     found = ceilings_of(ceilings, dtype)
@@ -59,6 +61,7 @@ def roofline_of_rows(
         compute_label=found.compute_label,
         title=title,
         unplaced=unplaced,
+        issued=issued,
     )
 
 
@@ -193,12 +196,48 @@ def _draw_lines(axes: Axes, lines: Sequence[IntensityLine], roof: Ceilings, gap:
         )
 
 
+def _issue_roofs(points: Sequence[Point], issued: Mapping[str, float]) -> dict[str, float]:
+    """FLOP/s at which each variant's instructions would fill every issue slot, by its name."""
+    if unknown := sorted(set(issued) - {point.variant for point in points}):
+        raise ValueError(f"issued names {unknown[0]!r}, which has no point in the figure")
+    if wrong := [name for name, share in issued.items() if not 0 < share <= 100]:
+        raise ValueError(
+            f"issued[{wrong[0]!r}] is {issued[wrong[0]]}; it takes percent, above 0 and up to 100"
+        )
+    used = {point.variant: point.flops_per_s for point in points if point.variant in issued}
+    return {name: flops_per_s / issued[name] * 100 for name, flops_per_s in used.items()}
+
+
+def _draw_issue_roofs(axes: Axes, points: Sequence[Point], roofs: Mapping[str, float]) -> None:
+    """Draw a bar above each point, at what its instructions allow, and the way up to it."""
+    for point in points:
+        if point.variant not in roofs:
+            continue
+        color, height = look(point.variant).color, roofs[point.variant]
+        axes.plot(
+            [point.intensity / 1.5, point.intensity * 1.5],
+            [height, height],
+            color=color,
+            linewidth=3,
+            solid_capstyle="butt",
+            gid=f"issue:{point.variant}",
+        )
+        axes.plot(
+            [point.intensity] * 2,
+            [point.flops_per_s, height],
+            color=color,
+            linestyle=":",
+            linewidth=1.5,
+        )
+
+
 def _draw_legend(
     figure: Figure,
     points: Sequence[Point],
     lines: Sequence[IntensityLine],
     roof: Ceilings,
     unplaced: Sequence[str],
+    issue_roofs: Mapping[str, float],
 ) -> None:
     muted, paper = page().muted, page().paper
     handles = []
@@ -217,6 +256,9 @@ def _draw_legend(
         )
         style = _LINE_STYLES[number % len(_LINE_STYLES)]
         handles.append(Line2D([], [], color=page().ink, linestyle=style, label=label))
+    for name, height in issue_roofs.items():
+        label = f"{name} with every issue slot used: {quantity(height, 'FLOP/s')}"
+        handles.append(Line2D([], [], color=look(name).color, linewidth=3, label=label))
     if unplaced:
         label = f"not placed, bytes not measured: {', '.join(dict.fromkeys(unplaced))}"
         handles.append(Line2D([], [], linestyle="none", label=label))
@@ -240,11 +282,15 @@ def roofline(
     compute_label: str = "",
     title: str = "",
     unplaced: Sequence[str] = (),
+    issued: Mapping[str, float] | None = None,
 ) -> Figure:
     """Draw points and intensity lines under a card's two ceilings, log–log.
 
     A full marker counts the bytes that DRAM moved, a hollow one the unique bytes. A kernel with
     no time is a line, up to the most it could reach. `unplaced` names variants that were left out.
+    `issued` gives the share of the issue slots, in percent, that a variant's kernel used: a bar
+    above its point is a roof of its own, where its instructions would fill every slot. ValueError
+    for a variant that has no point, and for a share that is none.
     """
     roof = Ceilings(
         card, bandwidth_bytes_per_s, bandwidth_label, compute_flops_per_s, compute_label
@@ -253,6 +299,7 @@ def roofline(
     axes = figure.subplots()
     left, right, bottom, top = _limits(points, lines, roof)
     axes.set(xscale="log", yscale="log", xlim=(left, right), ylim=(bottom, top))
+    label_powers(axes)
     axes.set_xlabel("FLOP per byte")
     axes.set_ylabel("FLOP/s")
     axes.set_title(title or f"Roofline of {card}")
@@ -269,7 +316,9 @@ def roofline(
     crossed = [line.intensity for line in lines]
     crossed += [p.intensity for p in points if p.flops_per_s > 0.75 * roof.bound(p.intensity)]
     _draw_roof(axes, roof, math.degrees(math.atan2(per_y, per_x)), crossed)
+    issue_roofs = _issue_roofs(points, issued or {})
+    _draw_issue_roofs(axes, points, issue_roofs)
     _draw_points(axes, points, roof, line_height)
     _draw_lines(axes, lines, roof, 15 * figure.dpi / 72 / per_x)
-    _draw_legend(figure, points, lines, roof, unplaced)
+    _draw_legend(figure, points, lines, roof, unplaced, issue_roofs)
     return figure

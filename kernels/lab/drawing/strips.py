@@ -206,7 +206,6 @@ def _cell(axes: Axes, column: int, top: float, text: str, written: bool) -> None
             text,
             ha="center",
             va="center",
-            fontsize=FONT_SIZE - 0.5,
             color=page().ink if written else ink_on(color),
             bbox=box if written else None,
         )

@@ -37,6 +37,19 @@ class Measured:
         there = {row.variant: row for row in self.rows if row.timing == "graph"}
         return [there[name] for name in variants if name in there]
 
+    def kernels(self, variant: str) -> list[dict[str, Any]]:
+        """Return what Nsight Compute told of each of a variant's kernels, in their order.
+
+        LookupError with one sentence if the variant was not profiled here.
+        """
+        row = self.rows[0]  # all are of one operation, shape, dtype and pass
+        wanted = (row.op, variant, row.shape, row.dtype, row.pass_)
+        for cell in self.provenance.get("profile", {}).get("cells", []):
+            told = (cell[key] for key in ("op", "variant", "shape", "dtype", "pass_"))
+            if tuple(told) == wanted:
+                return list(cell["kernels"])
+        raise LookupError(f"{variant!r} was not profiled on {self.card}")
+
     def note(self) -> str:
         """Say in one sentence where the numbers come from."""
         if self.live:

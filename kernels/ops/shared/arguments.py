@@ -19,6 +19,8 @@ def check_tensor(
         raise TypeError(f"{name} is a {type(value).__name__}; it takes a torch.Tensor")
     if value.dtype not in DTYPES.values():
         raise TypeError(f"{name} has dtype {value.dtype}; it takes float16, bfloat16 or float32")
+    if value.layout != torch.strided:
+        raise TypeError(f"{name} has the layout {value.layout}; it takes a dense tensor")
     if like is not None and value.device != like.device:
         raise ValueError(
             f"{name} lies on {value.device} and {like_name} on {like.device}; put both on one"

@@ -74,10 +74,17 @@ def define(
     LIBRARY.define(schema)
     operator = getattr(torch.ops.fusing_kernels, name).default
     places = _places_of_tensors(operator)
+    numbers = _places_of_numbers(operator)
 
-    def checked(*args: Any) -> Any:
+    def examined(*args: Any) -> None:
         if checks is not None:
             checks(*args)
+        for place, argument in numbers:
+            if isinstance(args[place], str) or args[place] is None:
+                raise TypeError(f"{argument} is a {type(args[place]).__name__}; it takes a number")
+
+    def checked(*args: Any) -> Any:
+        examined(*args)
         return launch(*args)
 
     ready = Ready(checked, no_gradient=gradient is None)
@@ -116,8 +123,7 @@ def define(
     short = None if gradient is None else _function(name, ready, gradient)
 
     def elsewhere(*args: Any) -> Any:
-        if checks is not None:
-            checks(*args)
+        examined(*args)
         return composed(*args) if in_forward_mode() else operator(*args)
 
     def call(*args: Any) -> Any:
@@ -225,6 +231,12 @@ def _places_of_tensors(operator: Any) -> tuple[int, ...]:
     if any("List[Tensor]" in kind or "List[Optional[Tensor]]" in kind for kind in types):
         raise TypeError(f"{operator} takes a list of tensors; it takes tensors one by one")
     return tuple(place for place, kind in enumerate(types) if "Tensor" in kind)
+
+
+def _places_of_numbers(operator: Any) -> tuple[tuple[int, str], ...]:
+    """Where an operator takes a number that isn't whole, and what it is called."""
+    arguments = enumerate(operator._schema.arguments)
+    return tuple((place, one.name) for place, one in arguments if str(one.type) == "float")
 
 
 def _refuse(name: str, lost: str) -> None:

@@ -6,15 +6,15 @@
 #include <stdio.h>
 #include <string.h>
 
-// Calls are inlined, as nvcc does it. g++ also instruments no store of what a call returns as a
-// struct: inlined, it is a store like any other.
+// Calls are inlined, as nvcc does it, those of __noinline__ functions too: g++ instruments no store
+// of what a call returns as a struct. Inlined, it is a store like any other.
 #define __global__ __attribute__((flatten))
 #define __device__
 #define __host__
 #define __constant__ static
 #define __managed__
 #define __forceinline__ inline __attribute__((always_inline))
-#define __noinline__ __attribute__((noinline))
+#define __noinline__
 #define __launch_bounds__(...)
 #define __align__(n) __attribute__((aligned(n)))
 #define __grid_constant__
@@ -30,11 +30,21 @@ extern dim3 threadIdx, blockIdx, blockDim, gridDim;
 int emulated_barrier(int line, int vote);
 unsigned long long emulated_collective(int line, int how, unsigned mask, unsigned long long value,
                                        int argument, int width);
-void* emulated_shared(unsigned long long id, const char* name, unsigned long long size,
+void* emulated_shared(const void* id, const char* name, unsigned long long size,
                       unsigned long long item);
 void* emulated_dynamic_shared(const char* name, unsigned long long item);
 void emulated_atomic(void* pointer, unsigned long long size);
-void emulated_atomic_store(void* pointer, unsigned long long size);
+void emulated_atomic_exchange(void* pointer, unsigned long long size);
+void emulated_atomic_compare(void* pointer, unsigned long long size);
+void emulated_update_begins();
+void emulated_update_ends();
+void emulated_fence();
+void emulated_read(const void* pointer, unsigned long long size);
+void emulated_write(void* pointer, unsigned long long size);
+void* emulated_move(void* to, const void* from, unsigned long long size);
+void* emulated_fill(void* to, int value, unsigned long long size);
+[[noreturn]] void emulated_assert(int line, const char* wanted);
+[[noreturn]] void emulated_trap(int line);
 }
 static const int warpSize = 32;
 
@@ -70,10 +80,16 @@ EMULATED void emulated_syncwarp(int line, unsigned mask = 0xffffffffu) {
 #define __syncwarp(...) emulated_syncwarp(__LINE__ __VA_OPT__(, ) __VA_ARGS__)
 #define __reduce_add_sync(mask, value)                                                           \
     ((decltype(value))emulated_collective(__LINE__, 8, mask, (unsigned)(value), 0, 32))
-inline void __threadfence() {}
-inline void __threadfence_block() {}
+EMULATED void __threadfence() { emulated_fence(); }
+EMULATED void __threadfence_block() { emulated_fence(); }
+EMULATED void __threadfence_system() { emulated_fence(); }
+EMULATED void __nanosleep(unsigned) {}
+
+#define assert(...) ((__VA_ARGS__) ? (void)0 : emulated_assert(__LINE__, #__VA_ARGS__))
+#define __trap() emulated_trap(__LINE__)
 
 #include "vectors.h"
 #include "halves.h"
 #include "maths.h"
 #include "atomics.h"
+#include "bytes.h"

@@ -17,6 +17,10 @@ static char kept[640];
 static int kept_rank;
 static u64 kept_place;
 
+// The first lane that got what no lane gave.
+static char strayed[640];
+u64 nobodys_value;
+
 static void describe(char* out, size_t size, const char* format, va_list arguments) {
     int head = snprintf(out, size, "fault block=%u thread=%d address=%llu what=", block_number,
                         current, (unsigned long long)site_address(last_site));
@@ -31,6 +35,7 @@ static void describe(char* out, size_t size, const char* format, va_list argumen
 
 void fault(const char* format, ...) {
     // Garbage that was read leads to other faults; a barrier that was missed explains a race.
+    if (*strayed) end_with(strayed);
     bool explains = !strncmp(format, "barrier", 7) || !strncmp(format, "collective", 10);
     if (kept_rank && !(explains && kept_rank != UNWRITTEN_ARGUMENT)) end_with(kept);
     char description[640];
@@ -49,6 +54,14 @@ void suspect(int rank, u64 place, const char* format, ...) {
     va_list arguments;
     va_start(arguments, format);
     describe(kept, sizeof kept, format, arguments);
+    va_end(arguments);
+}
+
+void stray(const char* format, ...) {
+    if (*strayed) return;
+    va_list arguments;
+    va_start(arguments, format);
+    describe(strayed, sizeof strayed, format, arguments);
     va_end(arguments);
 }
 
@@ -83,13 +96,45 @@ static u64 next(FILE* request) {
     return value;
 }
 
-// argv: the request, the memory, where to write the result, where the trace or "".
+// The __device__ variables of the source lie between these, in the order of linking: they have the
+// values that the launch before left, and these are kept for the next one where it changed them.
+extern "C" char emulated_data_first, emulated_data_last, emulated_bss_first, emulated_bss_last;
+struct Region {
+    char *first, *last;
+    char* before;
+};
+static Region regions[] = {{&emulated_data_first, &emulated_data_last, nullptr},
+                           {&emulated_bss_first, &emulated_bss_last, nullptr}};
+
+static void take_variables(const char* path) {
+    FILE* kept = fopen(path, "rb");
+    for (Region& one : regions) {
+        size_t bytes = size_t(one.last - one.first);
+        if (kept && fread(one.first, 1, bytes, kept) != bytes) _exit(4);
+        one.before = static_cast<char*>(malloc(bytes));
+        memcpy(one.before, one.first, bytes);
+    }
+    if (kept) fclose(kept);
+}
+
+static void keep_variables(const char* path) {
+    bool changed = false;
+    for (Region& one : regions) changed |= memcmp(one.before, one.first, one.last - one.first) != 0;
+    FILE* kept = changed ? fopen(path, "wb") : nullptr;
+    for (Region& one : regions)
+        if (kept) fwrite(one.first, 1, size_t(one.last - one.first), kept);
+    if (kept) fclose(kept);
+}
+
+// argv: the request, the memory, where to write the result, where the trace or "", and where the
+// source's variables are kept.
 int main(int, char** argv) {
     FILE* request = fopen(argv[1], "r");
     int memory = open(argv[2], O_RDWR);
     result = fopen(argv[3], "w");
     if (!request || memory < 0 || !result) return 4;
     if (*argv[4]) trace_file = fopen(argv[4], "wb");
+    nobodys_value = next(request);
     int entry = int(next(request));
     for (dim3* size : {&gridDim, &blockDim}) {
         size->x = unsigned(next(request));
@@ -123,9 +168,12 @@ int main(int, char** argv) {
     prepare_memory(memory);
     for (int p = 0; p < n_parameters; p++)
         if (argument_of[p] >= 0) values[p] = arguments[argument_of[p]].base;
+    take_variables(argv[5]);
     catch_signals();
     run_grid(entry, pointers);
     report_memory(result);
+    keep_variables(argv[5]);
+    if (*strayed) fprintf(result, "stray %s\n", strayed + 6);  // without its "fault "
     fprintf(result, "done\n");
     fclose(result);
     if (trace_file) fclose(trace_file);

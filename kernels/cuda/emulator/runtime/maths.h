@@ -58,9 +58,26 @@ EMULATED int __float_as_int(float x) { return emulated_bits<int>(x); }
 EMULATED unsigned __float_as_uint(float x) { return emulated_bits<unsigned>(x); }
 EMULATED float __int_as_float(int x) { return emulated_bits<float>(x); }
 EMULATED float __uint_as_float(unsigned x) { return emulated_bits<float>(x); }
-EMULATED int __float2int_rn(float x) { return int(rintf(x)); }
-EMULATED int __float2int_rz(float x) { return int(x); }
+EMULATED long long __double_as_longlong(double x) { return emulated_bits<long long>(x); }
+EMULATED double __longlong_as_double(long long x) { return emulated_bits<double>(x); }
 EMULATED float __int2float_rn(int x) { return float(x); }
+EMULATED float __uint2float_rn(unsigned x) { return float(x); }
+
+// What doesn't fit becomes the nearest number that does, and NaN becomes 0.
+template <class To> EMULATED To emulated_saturated(double x) {
+    const double low = To(-1) < 0 ? -2147483648.0 : 0.0, high = low + 4294967295.0;
+    return x != x ? To(0) : To(x < low ? low : x > high ? high : x);
+}
+EMULATED int __float2int_rn(float x) { return emulated_saturated<int>(rint(x)); }
+EMULATED int __float2int_rz(float x) { return emulated_saturated<int>(trunc(x)); }
+EMULATED int __float2int_rd(float x) { return emulated_saturated<int>(floor(x)); }
+EMULATED int __float2int_ru(float x) { return emulated_saturated<int>(ceil(x)); }
+EMULATED unsigned __float2uint_rn(float x) { return emulated_saturated<unsigned>(rint(x)); }
+EMULATED unsigned __float2uint_rz(float x) { return emulated_saturated<unsigned>(trunc(x)); }
+EMULATED unsigned __float2uint_rd(float x) { return emulated_saturated<unsigned>(floor(x)); }
+EMULATED unsigned __float2uint_ru(float x) { return emulated_saturated<unsigned>(ceil(x)); }
+EMULATED int __double2int_rn(double x) { return emulated_saturated<int>(rint(x)); }
+EMULATED int __double2int_rz(double x) { return emulated_saturated<int>(trunc(x)); }
 
 template <class T> EMULATED T __ldg(const T* pointer) { return *pointer; }
 template <class T> EMULATED T __ldcs(const T* pointer) { return *pointer; }

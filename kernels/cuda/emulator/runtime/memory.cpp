@@ -2,7 +2,7 @@
 //
 // The compiler's thread-sanitizer pass calls __tsan_read4(address) and its kin before each access.
 // The hooks here are ours; the sanitizer's own library is never linked.
-#include "races.h"
+#include "judge.h"
 #include "requests.h"
 #include "runtime.h"
 #include <algorithm>
@@ -11,7 +11,8 @@
 
 struct Shared {
     const char* name;
-    u64 id, start, size, item;
+    const void* id;
+    u64 start, size, item;
 };
 
 static const u64 SHARED_BYTES = 16 << 20, SHARED_GAP = 64 << 10, STATIC_LIMIT = 48 << 10;
@@ -25,7 +26,6 @@ static std::vector<Shared> shared;
 static u64 shared_base, shared_top, static_shared;
 static u8* shared_written;
 static Cells shared_cells;
-static bool block_did_atomic, races_unjudged;
 
 static u64 middle_of(int window) {
     return FIRST_WINDOW + (u64(window) << WINDOW_BITS) + (1ull << (WINDOW_BITS - 1));
@@ -63,7 +63,7 @@ void prepare_memory(int memory_file) {
     make_cells(shared_cells, SHARED_BYTES, false);
     shared_top = shared_base;
     if (dynamic_shared_bytes) {
-        shared.push_back({"", 0, shared_base, dynamic_shared_bytes, 1});
+        shared.push_back({"", nullptr, shared_base, dynamic_shared_bytes, 1});
         shared_top += (dynamic_shared_bytes / SHARED_GAP + 2) * SHARED_GAP;
     }
 }
@@ -74,10 +74,10 @@ void begin_block() {
         memset(shared_written + (variable.start - shared_base), 0, variable.size);
 }
 
-// Where a __shared__ variable lives; `id` is its place in the source.
-extern "C" void* emulated_shared(u64 id, const char* name, u64 size, u64 item) {
+// Where a __shared__ variable lives; `id` tells it from others, and those of a template's instances.
+extern "C" void* emulated_shared(const void* id, const char* name, u64 size, u64 item) {
     for (Shared& variable : shared)
-        if (variable.id == id && variable.size == size)
+        if (variable.id == id)
             return reinterpret_cast<void*>(variable.start);
     static_shared += size;
     if (static_shared > STATIC_LIMIT)
@@ -127,15 +127,6 @@ template <int SIZE> static inline bool all_raised(const u8* flags, u64 size) {
     }
 }
 
-[[gnu::cold]] static void suspect_race(const char* where, u64 place, int argument, i64 offset,
-                                       int kind, Conflict met) {
-    suspect(RACE, place,
-            "race where=%s argument=%d offset=%lld kind=%d did=%s otherblock=%u otherthread=%u "
-            "otheraddress=%llu",
-            where, argument, (long long)offset, kind, met.what, block_of(met.stamp), met.thread,
-            (unsigned long long)site_address(met.site));
-}
-
 // What names a cell of a storage, whichever argument it is reached by.
 static u64 place_of(int storage, u64 cell) { return u64(storage) << 40 | cell; }
 
@@ -154,13 +145,11 @@ static inline bool is_part(const Cells& cells, u64 place, u64 size) {
     return (place | size) & ((1u << cells.shift) - 1);
 }
 
-// `value_used` is false for an exchange: what it replaces may have been anything.
-[[gnu::noinline]] static void meet_unwritten(int index, u64 place, u64 size, int kind,
-                                             bool value_used) {
+[[gnu::noinline]] static void meet_unwritten(int index, u64 place, u64 size, int kind, Use use) {
     const Argument& argument = arguments[index];
     Storage& storage = storages[argument.storage];
     for (u64 byte = place; byte < place + size; byte++) {
-        if (storage.unwritten[byte] && kind != STORE && value_used)
+        if (storage.unwritten[byte] && kind != STORE && use != EXCHANGE)
             suspect(UNWRITTEN_ARGUMENT, place_of(argument.storage, byte >> storage.cells.shift),
                     "unwritten argument=%d offset=%lld kind=%d", index,
                     (long long)(byte - argument.start), kind);
@@ -168,11 +157,11 @@ static inline bool is_part(const Cells& cells, u64 place, u64 size) {
     }
 }
 
-[[gnu::cold]] static void argument_met(int index, u64 cell, i64 offset, int kind, Conflict met) {
-    if (block_of(met.stamp) != block_number && block_did_atomic)
-        races_unjudged = true;
-    else
-        suspect_race("global", place_of(arguments[index].storage, cell), index, offset, kind, met);
+[[gnu::cold]] static void argument_met(int index, u64 cell, u64 address, u64 size, int kind, Use use,
+                                       Conflict met) {
+    const Argument& argument = arguments[index];
+    judge({index, "", argument.item, place_of(argument.storage, cell), address, size,
+           i64(address - argument.base), kind, current, last_site, use, met});
 }
 
 [[noreturn, gnu::cold]] static void bounds_fault(int index, i64 offset, int kind) {
@@ -180,30 +169,30 @@ static inline bool is_part(const Cells& cells, u64 place, u64 size) {
 }
 
 template <int SIZE, int KIND>
-static inline void touch_argument(int index, u64 address, u64 size, u32 site, bool value_used) {
+static inline void touch_argument(int index, u64 address, u64 size, u32 site, Use use) {
     Argument& argument = arguments[index];
     i64 offset = i64(address - argument.base);
     if (offset < 0 || offset + i64(size) > i64(argument.span))
         bounds_fault(index, offset, KIND);
     Storage& storage = storages[argument.storage];
     u64 place = argument.start + offset;
-    raise_flags<SIZE>(storage.flags + place, size, KIND == LOAD ? 1 : KIND == STORE ? 2 : 3);
     if (KIND == ATOMIC) block_did_atomic = true;
-    if (storage.unwritten) meet_unwritten(index, place, size, KIND, value_used);
+    raise_flags<SIZE>(storage.flags + place, size, KIND == LOAD ? 1 : KIND == STORE ? 2 : 3);
+    if (storage.unwritten) meet_unwritten(index, place, size, KIND, use);
     Cells& cells = storage.cells;
     if (is_part(cells, place, size)) split_cells(cells, place, size, cells.bytes);
     u64 last = (place + size - 1) >> cells.shift;
     for (u64 cell = place >> cells.shift; cell <= last; cell++) {
+        if (use == COMPARE) forget_own_read(cells.all[cell]);
         Conflict met = meet<KIND, true>(cells.all[cell], site);
-        if (met.what) argument_met(index, cell, offset, KIND, met);
+        if (met.what) argument_met(index, cell, address, size, KIND, use, met);
     }
 }
 
-[[gnu::cold]] static void shared_met(const Shared& variable, u64 address, int kind, Conflict met) {
-    char where[400];
-    snprintf(where, sizeof where, "shared name=%s item=%llu", variable.name,
-             (unsigned long long)variable.item);
-    suspect_race(where, address, -1, i64(address - variable.start), kind, met);
+[[gnu::cold]] static void shared_met(const Shared& variable, u64 address, u64 size, int kind, Use use,
+                                     Conflict met) {
+    judge({-1, variable.name, variable.item, address, address, size,
+           i64(address - variable.start), kind, current, last_site, use, met});
 }
 
 [[gnu::cold]] static void shared_unwritten(const Shared& variable, u64 address, int kind) {
@@ -230,10 +219,11 @@ static const Shared& shared_at(u64 address, u64 size, int kind) {
     return *variable;
 }
 
-template <int SIZE, int KIND> static inline void touch_shared(u64 address, u64 size, u32 site) {
+template <int SIZE, int KIND>
+static inline void touch_shared(u64 address, u64 size, u32 site, Use use) {
     const Shared& variable = shared_at(address, size, KIND);
     u8* written = shared_written + (address - shared_base);
-    if (KIND != STORE && !all_raised<SIZE>(written, size))
+    if (KIND != STORE && use != EXCHANGE && !all_raised<SIZE>(written, size))
         shared_unwritten(variable, address, KIND);
     if (KIND != LOAD) raise_flags<SIZE>(written, size, 1);
     u64 place = address - shared_base;
@@ -241,8 +231,9 @@ template <int SIZE, int KIND> static inline void touch_shared(u64 address, u64 s
         split_cells(shared_cells, place, size, shared_top - shared_base);
     u64 last = (place + size - 1) >> shared_cells.shift;
     for (u64 cell = place >> shared_cells.shift; cell <= last; cell++) {
+        if (use == COMPARE) forget_own_read(shared_cells.all[cell]);
         Conflict met = meet<KIND, false>(shared_cells.all[cell], site);
-        if (met.what) shared_met(variable, address, KIND, met);
+        if (met.what) shared_met(variable, address, size, KIND, use, met);
     }
 }
 
@@ -260,11 +251,15 @@ template <int SIZE, int KIND> static inline void touch_shared(u64 address, u64 s
 // SIZE is 0 where only `bytes` knows it.
 template <int SIZE, int KIND>
 static inline void access(void* pointer, u64 bytes, void* from, bool must_align = true,
-                          bool value_used = true) {
+                          Use use = PLAIN) {
     u64 address = reinterpret_cast<u64>(pointer), size = SIZE ? SIZE : bytes;
+    if (KIND != LOAD && store_held) judge_held_store();
+    latest_address = address;
     u64 window = (address - FIRST_WINDOW) >> WINDOW_BITS;
     if (window > u64(n_arguments)) {
-        if (address - stack_low < STACK_BYTES || address - code_low < code_bytes) return;
+        bool of_source = address - code_low < code_bytes;
+        if (KIND == ATOMIC && of_source) block_did_atomic = true;  // on a __device__ variable
+        if (of_source || address - stack_low < STACK_BYTES) return;
         pointer_fault(address, reinterpret_cast<u64>(from), int(size), KIND);
     }
     bool is_shared = window == u64(n_arguments);
@@ -272,9 +267,9 @@ static inline void access(void* pointer, u64 bytes, void* from, bool must_align 
                          is_shared ? -1 : int(window));
     last_site = site;
     if (is_shared)
-        touch_shared<SIZE, KIND>(address, size, site);
+        touch_shared<SIZE, KIND>(address, size, site, use);
     else
-        touch_argument<SIZE, KIND>(int(window), address, size, site, value_used);
+        touch_argument<SIZE, KIND>(int(window), address, size, site, use);
     if (must_align && address & (size - 1))
         misaligned_fault(is_shared ? -1 : int(window), address, int(size), KIND);
     note_request(site, address, size);
@@ -283,14 +278,36 @@ static inline void access(void* pointer, u64 bytes, void* from, bool must_align 
 // For sizes that are rarer than 2 and 4, so that the runtime compiles sooner.
 template <int KIND>
 [[gnu::noinline]] static void any_access(void* p, u64 bytes, void* from, bool must_align = true,
-                                         bool value_used = true) {
-    if (bytes) access<0, KIND>(p, bytes, from, must_align, value_used);
+                                         Use use = PLAIN) {
+    if (bytes) access<0, KIND>(p, bytes, from, must_align, use);
+}
+
+[[gnu::noinline]] static void any_atomic(void* p, u64 size, void* from, Use use = PLAIN) {
+    u64 address = reinterpret_cast<u64>(p);
+    let_others_run(address);
+    if (use == COMPARE) compare_and_swap(address);
+    if (use == EXCHANGE) acquire();
+    any_access<ATOMIC>(p, size, from, true, use);
+    if (use == EXCHANGE) release();
+}
+
+// As many bytes as a call asks for, by no more at once than a thread can.
+template <int KIND> static void many_bytes(void* p, u64 size, void* from) {
+    for (u64 done = 0; done < size; done += 16)
+        any_access<KIND>(static_cast<u8*>(p) + done, std::min<u64>(16, size - done), from, false);
 }
 
 #define HERE __builtin_return_address(0)
 #define UNALIGNED_HOOKS(SIZE)                                                                    \
     void __tsan_unaligned_read##SIZE(void* p) { any_access<LOAD>(p, SIZE, HERE, false); }        \
-    void __tsan_unaligned_write##SIZE(void* p) { any_access<STORE>(p, SIZE, HERE, false); }
+    void __tsan_unaligned_write##SIZE(void* p) { any_access<STORE>(p, SIZE, HERE, false); }         \
+    void __tsan_volatile_read##SIZE(void* p) {                                                   \
+        let_others_run(reinterpret_cast<u64>(p));                                                \
+        any_access<LOAD>(p, SIZE, HERE, true, VOLATILE);                                         \
+    }                                                                                            \
+    void __tsan_volatile_write##SIZE(void* p) {                                                  \
+        any_access<STORE>(p, SIZE, HERE, true, VOLATILE);                                        \
+    }
 #define FREQUENT_HOOKS(SIZE)                                                                     \
     void __tsan_read##SIZE(void* p) { access<SIZE, LOAD>(p, SIZE, HERE); }                       \
     void __tsan_write##SIZE(void* p) { access<SIZE, STORE>(p, SIZE, HERE); }                     \
@@ -310,8 +327,14 @@ void __tsan_write_range(void* p, u64 size) { any_access<STORE>(p, size, HERE, fa
 void __tsan_init() {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}
-void emulated_atomic(void* p, u64 size) { any_access<ATOMIC>(p, size, HERE); }
-void emulated_atomic_store(void* p, u64 size) { any_access<ATOMIC>(p, size, HERE, true, false); }
+void emulated_atomic(void* p, u64 size) { any_atomic(p, size, HERE); }
+void emulated_atomic_exchange(void* p, u64 size) { any_atomic(p, size, HERE, EXCHANGE); }
+void emulated_atomic_compare(void* p, u64 size) { any_atomic(p, size, HERE, COMPARE); }
+void emulated_fence() { release(); }
+void emulated_read(const void* p, u64 size) { many_bytes<LOAD>(const_cast<void*>(p), size, HERE); }
+void emulated_write(void* p, u64 size) { many_bytes<STORE>(p, size, HERE); }
+void* emulated_move(void* to, const void* from, u64 size) { return memmove(to, from, size); }
+void* emulated_fill(void* to, int value, u64 size) { return memset(to, value, size); }
 }
 
 // ---------------------------------------------------------------- the report

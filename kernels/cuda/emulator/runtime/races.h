@@ -33,26 +33,27 @@ static inline bool ordered(u32 stamp, int thread) {
 struct Conflict {
     const char* what;  // null where there is none
     u32 stamp, thread, site;
+    bool by_atomic;
 };
 
 // BETWEEN_BLOCKS is false for shared memory, where each block has its own.
 template <int KIND, bool BETWEEN_BLOCKS> static inline Conflict meet(Cell& cell, u32 site) {
-    const Conflict none{nullptr, 0, 0, 0};
+    const Conflict none{nullptr, 0, 0, 0, false};
     const Who writer = cell.writer, reader = cell.reader;
     if (cell.write_stamp && !(KIND == ATOMIC && writer.flag())) {
         bool elsewhere = cell.write_stamp < block_began;
         if (elsewhere ? BETWEEN_BLOCKS : !ordered(cell.write_stamp, writer.thread()))
-            return {"stored", cell.write_stamp, writer.thread(), writer.site()};
+            return {"stored", cell.write_stamp, writer.thread(), writer.site(), writer.flag()};
     }
     u32 me = u32(current);
     if (KIND != LOAD) {
         if (cell.read_stamp >= block_began) {
             if (!ordered(cell.read_stamp, reader.thread()))
-                return {"read", cell.read_stamp, reader.thread(), reader.site()};
+                return {"read", cell.read_stamp, reader.thread(), reader.site(), false};
             if (!ordered(cell.other_stamp, cell.other_reader))
-                return {"read", cell.other_stamp, cell.other_reader, reader.site()};
+                return {"read", cell.other_stamp, cell.other_reader, reader.site(), false};
         } else if (BETWEEN_BLOCKS && cell.read_stamp) {
-            return {"read", cell.read_stamp, reader.thread(), reader.site()};
+            return {"read", cell.read_stamp, reader.thread(), reader.site(), false};
         }
         // A plain store stays one for the others, though its thread goes on with an atomic.
         bool mine = cell.write_stamp >= interval_began && writer.thread() == me && !writer.flag();
@@ -81,4 +82,20 @@ template <int KIND, bool BETWEEN_BLOCKS> static inline Conflict meet(Cell& cell,
     }
     cell.reader = Who(synced ? me : reader.thread(), false, site);
     return none;
+}
+
+// What this thread read there since the last barrier is a part of the compare-and-swap that follows.
+static inline void forget_own_read(Cell& cell) {
+    u32 me = u32(current);
+    if (cell.read_stamp < interval_began || cell.reader.flag()) return;
+    bool first = cell.reader.thread() == me, other = cell.other_reader == me;
+    if (first && other) {
+        cell.read_stamp = cell.other_stamp = 0;
+    } else if (first) {
+        cell.reader = Who(cell.other_reader, false, cell.reader.site());
+        cell.read_stamp = cell.other_stamp;
+    } else if (other) {
+        cell.other_reader = cell.reader.thread();
+        cell.other_stamp = cell.read_stamp;
+    }
 }

@@ -29,17 +29,33 @@ u32 make_site(u64 address, int kind, int size, int argument) {
     site.size = size;
     site.argument = argument;
     site.next = first;
-    site.occurrence = static_cast<u32*>(calloc(1024, sizeof(u32)));
-    site.by_warp = static_cast<Requests*>(calloc(32, sizeof(Requests)));
+    site.turns = static_cast<Turn*>(calloc(1024, sizeof(Turn)));
+    site.by_warp = new Requests[32]{};
     return first = n_sites;
 }
 
-void more_requests(Requests& requests) {
-    requests.capacity = requests.capacity * 2 + 4;
-    void* larger = realloc(requests.all, requests.capacity * sizeof(Request));
-    // Lanes that go on without a barrier have all their requests kept until the warp's others come.
-    if (!larger) fault("endless");
-    requests.all = static_cast<Request*>(larger);
+static u32 new_request(Requests& requests, u64 key) {
+    if (requests.used == requests.capacity) {
+        requests.capacity = requests.capacity * 2 + 4;
+        void* larger = realloc(requests.all, requests.capacity * sizeof(Request));
+        // Lanes that go on without a barrier have all their requests kept until the others come.
+        if (!larger) fault("endless");
+        requests.all = static_cast<Request*>(larger);
+    }
+    requests.all[requests.used].key = key;
+    requests.all[requests.used].mask = 0;
+    return requests.used++;
+}
+
+// The request of a key, wherever it is; a new one if there is none.
+u32 place_of_key(Requests& requests, u64 key) {
+    if (!requests.used) requests.first_thread = current;
+    bool alone = requests.first_thread == current && requests.by_key.empty();
+    if (alone) return new_request(requests, key);  // unless it waits, a lane comes by no key twice
+    if (requests.by_key.empty())
+        for (u32 i = 0; i < requests.used; i++) requests.by_key[requests.all[i].key] = i;
+    auto [found, is_new] = requests.by_key.try_emplace(key, requests.used);
+    return is_new ? new_request(requests, key) : found->second;
 }
 
 // Sort and keep each value once; returns how many are left.
@@ -130,7 +146,8 @@ void end_of_requests(int warp) {
         for (u32 i = 0; i < requests.used; i++)
             if (requests.all[i].mask) count_request(number, requests.all[i], warp);
         requests.used = 0;
-        std::fill_n(site.occurrence + warp * 32, 32, 0u);
+        requests.by_key.clear();
+        std::fill_n(site.turns + warp * 32, 32, Turn{});
     }
 }
 

@@ -15,7 +15,7 @@ struct dim3 {
 };
 
 enum Kind { LOAD = 0, STORE = 1, ATOMIC = 2 };
-enum State { READY, AT_BARRIER, AT_COLLECTIVE, RETURNED };
+enum State { READY, AT_BARRIER, AT_COLLECTIVE, RETURNED, WAITING };
 
 // One pointer argument: a window of addresses of its own, mapped onto its storage.
 struct Argument {
@@ -56,6 +56,7 @@ extern u32 now, block_began, interval_began, warp_synced[32];
 extern u64 stack_low, stacks_low, stacks_high;
 void run_grid(int entry, void** arguments);
 u32 block_of(u32 stamp);
+void wait_for_others();
 
 // memory.cpp
 constexpr u64 WINDOW_BITS = 36, FIRST_WINDOW = 1ull << 44;
@@ -93,3 +94,6 @@ template <class T> inline T* zeroed(u64 count, bool large_pages = false) {
 enum Rank { UNWRITTEN_ARGUMENT = 1, UNWRITTEN_SHARED = 2, RACE = 3 };
 void suspect(int rank, u64 place, const char* format, ...) __attribute__((format(printf, 3, 4)));
 void judge_suspect(bool grid_ended);
+// A lane got what no lane gave: wrong only if it is used.
+void stray(const char* format, ...) __attribute__((format(printf, 1, 2)));
+extern u64 nobodys_value;

@@ -2,7 +2,8 @@
 //
 // A fiber runs until it stops: at a barrier, at a warp's collective, or because it returns. So
 // every thread's own order holds, and a run is the same each time.
-#include "runtime.h"
+#include "judge.h"
+#include "paths.h"
 #include <algorithm>
 #include <vector>
 
@@ -56,6 +57,9 @@ static void enter(int thread) {
 // Go on with the next lane of the warp that can, without the scheduler between them.
 static void stop(State state, int line) {
     Fiber& me = fibers[current];
+    if (store_held) judge_held_store();
+    if (state != WAITING) judge_doubted_read();
+    latest_address = 0;
     me.state = state;
     me.line = line;
     int next = current + 1;
@@ -67,6 +71,8 @@ static void stop(State state, int line) {
         switch_fiber(&me.stack_pointer, fibers[next].stack_pointer);
     }
 }
+
+void wait_for_others() { stop(WAITING, 0); }
 
 static void first_step() {
     emulated_entry(entry_number, entry_arguments);
@@ -87,6 +93,7 @@ static void make_fiber(int thread) {
     *--stack = reinterpret_cast<void*>(first_step);
     fiber.stack_pointer = stack - 6;
     fiber.state = READY;
+    begin_path(thread);
 }
 
 // ---------------------------------------------------------------- barriers and collectives
@@ -140,9 +147,9 @@ static void perform(int first, u32 taking_part) {
                 const char* why = first + from >= n_threads                    ? "absent"
                                   : fibers[first + from].state == RETURNED ? "returned"
                                                                            : "masked";
-                fault("lane line=%d from=%d why=%s", fiber.line, from, why);
+                stray("lane line=%d from=%d why=%s", fiber.line, from, why);
             }
-            fiber.value = before[from];
+            fiber.value = taking_part >> from & 1 ? before[from] : nobodys_value;
         } else if (fiber.how == BALLOT) {
             fiber.value = ballot;
         } else if (fiber.how == ANY) {
@@ -168,9 +175,11 @@ static void run_warp(int first) {
             switch_fiber(&scheduler_stack, fibers[ready].stack_pointer);
         }
         u32 live = 0, waiting = 0;
+        bool some_wait = false;
         for (int t = first; t < end; t++) {
             if (fibers[t].state != RETURNED) live |= 1u << (t - first);
             if (fibers[t].state == AT_COLLECTIVE) waiting |= 1u << (t - first);
+            some_wait |= fibers[t].state == WAITING;
         }
         if (!waiting) return;
         bool progress = false;
@@ -198,6 +207,7 @@ static void run_warp(int first) {
             }
         }
         if (progress) continue;
+        if (some_wait) return;
         current = waiter;
         threadIdx = fibers[waiter].index;
         if (missing < 0) fault("mask line=%d mask=%u", fibers[waiter].line, fibers[waiter].mask);
@@ -206,9 +216,23 @@ static void run_warp(int first) {
     }
 }
 
+// Let every thread run until none can go on; those that waited for others may go on then.
+static void run_warps() {
+    bool again = true;
+    while (again) {
+        again = false;
+        for (int first = 0; first < n_threads; first += 32) run_warp(first);
+        for (int t = 0; t < n_threads; t++)
+            if (fibers[t].state == WAITING) {
+                fibers[t].state = READY;
+                again = true;
+            }
+    }
+}
+
 // True when the block has ended; otherwise all its threads have passed one barrier.
 static bool next_barrier() {
-    for (int first = 0; first < n_threads; first += 32) run_warp(first);
+    run_warps();
     int returned = 0, at_barrier = -1, votes = 0;
     for (int t = 0; t < n_threads; t++) {
         returned += fibers[t].state == RETURNED;

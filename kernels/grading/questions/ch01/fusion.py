@@ -229,6 +229,10 @@ def least(chain: Chain, count: Callable[[Chain, Plan], int]) -> list[Plan]:
     return [plan for plan, total in moved.items() if total == fewest]
 
 
+_LENGTHS = (
+    "A plan lists how many steps each kernel takes, in the order of the chain: [1, 3, 2] for a "
+    "chain of six. The lengths add up to the number of steps, and none is above the most."
+)
 _CUTS = (
     "These look like the places of the cuts. A plan is the lengths of its kernels: four steps cut "
     "after the first and after the third are [1, 2, 1]."
@@ -245,21 +249,21 @@ def _plan_of(attempt: Attempt, args: Sequence[Any], label: str) -> Plan:
     steps, _, _, most = args
     told = answered(attempt, *copy.deepcopy(args))
     if type(told) not in (list, tuple):
-        raise Wrong(f"{label} returned {kind(told)}; it takes a list of lengths.")
+        raise Wrong(f"{label} returned {kind(told)}; it takes a list of lengths.", _LENGTHS)
     if len(told) > len(steps):
-        raise Wrong(f"{label} returned {len(told):,} kernels for {len(steps)} steps.")
+        raise Wrong(f"{label} returned {len(told):,} kernels for {len(steps)} steps.", _LENGTHS)
     plan = tuple(whole(length, label, "a kernel's length") for length in told)
     if any(length < 1 for length in plan):
-        raise Wrong(f"{label} returned {list(plan)}: a kernel has one step at least.")
+        raise Wrong(f"{label} returned {list(plan)}: a kernel has one step at least.", _LENGTHS)
     if any(length > most for length in plan):
         raise Wrong(
             f"{label} returned {list(plan)}: a kernel holds at most {most} steps.",
-            _CUTS if _are_cuts(plan, len(steps)) else "",
+            _CUTS if _are_cuts(plan, len(steps)) else _LENGTHS,
         )
     if sum(plan) != len(steps):
         raise Wrong(
             f"{label} returned {list(plan)}, {sum(plan)} steps in all; the chain has {len(steps)}.",
-            _CUTS if _are_cuts(plan, len(steps)) else "",
+            _CUTS if _are_cuts(plan, len(steps)) else _LENGTHS,
         )
     return plan
 

@@ -40,9 +40,17 @@ def _models(case: Case) -> Iterator[tuple[str, Tensor]]:
     centred = x - x.mean(-1, keepdim=True)
     # The larger fault comes first where two can give the same numbers.
     yield (
-        f"The sum of squares is divided by BLOCK, here {block}, where the row has {n} elements.",
+        "The sum of squares is divided by BLOCK: divide by the number of columns.",
         x / torch.sqrt(squares / block + eps) * weight,
     )
+    yield (
+        "A sum is multiplied by the number of columns; a mean is divided by it.",
+        x / torch.sqrt(squares * n + eps) * weight,
+    )
+    taken = x / torch.sqrt(squares / n - eps) * weight
+    yield "eps is taken away from the mean square; it is added.", taken
+    yield "It is divided by weight; weight multiplies.", x / right / weight
+    yield "It is multiplied by the root; it is divided by it.", x * right * weight
     spread = torch.sqrt((centred**2).mean(-1, keepdim=True) + eps)
     yield "That is a LayerNorm: RMSNorm subtracts no mean.", centred / spread * weight
     yield (

@@ -39,26 +39,39 @@ def _models(case: Case) -> Iterator[tuple[str, Tensor]]:
         return (x - mean) / torch.sqrt(variance + eps)
 
     yield (
-        f"Masked lanes enter the variance. {block - n} of {block} lanes lie beyond the row; "
-        "x - mean is -mean there, and each adds mean² to the sum. Mask again before you reduce.",
+        "Masked lanes enter the variance. In the lanes beyond the row x - mean is -mean, and each "
+        "adds mean² to the sum. Mask again before you reduce.",
         made((squares + (block - n) * mean**2) / n),
     )
     low = x.sum(-1, keepdim=True) / block
     low_squares = ((x - low) ** 2).sum(-1, keepdim=True)
-    divided = f"A sum is divided by BLOCK, here {block}, where the row has {n} elements."
+    divided = "A sum is divided by BLOCK: divide by the number of columns."
     yield divided, made(squares / block)
     yield divided, made(low_squares / block, low)
     yield divided, made(low_squares / n, low)
     yield from _first_block_alone(x, eps)
     yield "eps is not added to the variance.", made(squares / n - eps)
+    yield "eps is taken away from the variance; it is added.", made(squares / n - 2 * eps)
+    off = x + mean
+    spread = torch.sqrt((off**2).mean(-1, keepdim=True) + eps)
+    yield "The mean is added to x; it is taken away.", off / spread
+    multiplied = "A sum is multiplied by the number of columns; a mean is divided by it."
+    yield multiplied, made(squares * n)
     yield "eps is not the one given.", made(squares / n - eps + 1e-5)
+    root = torch.sqrt(squares / n)
+    yield "eps is added to the root; it belongs under it.", (x - mean) / (root + eps)
+    yield (
+        "eps is added to the reciprocal of the root; it belongs under the root.",
+        (x - mean) * (1 / root + eps),
+    )
     yield "The mean is not subtracted.", made(squares / n, torch.zeros_like(mean))
     yield (
         "The centred values are divided by the variance, not by its square root.",
         (x - mean) / (squares / n + eps),
     )
-    if n > 1:
-        yield "The variance is divided by N - 1, not by N.", made(squares / (n - 1))
+    # With one column that is 0 / 0, or guarded.
+    for count in (n - 1, max(n - 1, 1)):
+        yield "The variance is divided by N - 1, not by N.", made(squares / count)
 
 
 def _first_block_alone(x: Tensor, eps: float) -> Iterator[tuple[str, Tensor]]:

@@ -42,6 +42,7 @@ def _sum_models(case: Case) -> Iterator[tuple[str, Tensor]]:
                 "should add to.",
                 x[:, (n - 1) // block * block :].sum(-1),
             )
+    yield "The last column is left out: the mask is cols < n_cols.", x[:, :-1].sum(-1)
     yield "That is the mean: a sum is not divided by the number of columns.", x.sum(-1) / n
     lanes = triton.next_power_of_2(n)
     yield (
@@ -122,14 +123,16 @@ _SHAPE_OF_X = (
 )
 
 
+_COPIED = (
+    "The memory of x was copied in its own order: element [i, j] goes to offset j · n_rows + i of "
+    "the output."
+)
+
+
 def _tile_models(case: Case) -> Iterator[tuple[str, Tensor]]:
     x = case.x.double()
     rows, cols = x.shape
-    yield (
-        "The memory of x was copied in its own order: element [i, j] goes to offset "
-        "j · n_rows + i of the output.",
-        x.reshape(cols, rows),
-    )
+    yield _COPIED, x.reshape(cols, rows)
     if rows == cols:
         yield "The tiles are in place and each is not transposed.", _blockwise(x, 16)
         yield "The tiles are in place and each is not transposed.", _blockwise(x, 32)
@@ -148,6 +151,9 @@ def _tile_models(case: Case) -> Iterator[tuple[str, Tensor]]:
             first = min(block, x.T.shape[axis])
             model.narrow(axis, 0, first).copy_(x.T.narrow(axis, 0, first))
             yield f"The grid has one tile along the {name} of x: each axis takes its own.", model
+        model = torch.full_like(x.T, torch.nan)
+        model[:block, :block] = x.T[:block, :block]
+        yield "The grid has one tile along the rows and one along the columns of x.", model
 
 
 def _blockwise(x: Tensor, block: int) -> Tensor:
@@ -165,8 +171,11 @@ def _explain_tile(runs: list[Run]) -> str:
         return told
     failed = [r for r in runs if r.fault is not None]
     if any(not r.wrong.numel() for r in failed):
-        like_x = all(getattr(r.output, "shape", None) == r.case.x.shape for r in failed)
-        return _SHAPE_OF_X if like_x else ""
+        if any(getattr(r.output, "shape", None) != r.case.x.shape for r in failed):
+            return ""
+        square = [r for r in failed if r.wrong.numel()]
+        copied = all(torch.equal(r.output, r.case.x) for r in square)
+        return _SHAPE_OF_X if not square else _COPIED if copied else ""
     if failed and all(r.case.x.shape[0] != r.case.x.shape[1] for r in failed):
         return (
             "It is right where x is square: the row stride of x is n_cols, that of the output is "

@@ -14,13 +14,12 @@ from kernels.grading.cuda_checks import in_cuda
 from kernels.grading.question import Attempt, Speed
 from kernels.grading.questions.kits.cuda_cases import (
     Tensor,
-    explained,
     right_in_cuda,
     sum_tolerance,
     unstored,
 )
 from kernels.grading.questions.kits.row_norms import inverse_rms
-from kernels.grading.questions.kits.wrong_models import drawn
+from kernels.grading.questions.kits.wrong_models import drawn, recognised
 from kernels.registry import Tolerance
 
 _SHAPES = ((4, 64), (3, 17), (2, 1000), (5, 1), (1, 2048), (40, 24))
@@ -60,7 +59,7 @@ def _explain(runs: list[Run]) -> str:
             "Elements that are nan were never stored: one of the three launches got sizes that "
             "are not those of its tensors."
         )
-    return explained(runs, _models)
+    return recognised(runs, _models)
 
 
 def grade_chain(attempt: Attempt) -> None:

@@ -17,12 +17,11 @@ from kernels.grading.questions.kits.cuda_cases import (
     aligned,
     at_end,
     blocks_enough,
-    explained,
     nearly_right,
     right_in_cuda,
     unstored,
 )
-from kernels.grading.questions.kits.wrong_models import drawn
+from kernels.grading.questions.kits.wrong_models import drawn, recognised
 from kernels.registry import Tolerance
 
 _EPS = 2.0**-23
@@ -70,7 +69,7 @@ def _add_models(case: Case) -> Iterator[tuple[str, Tensor]]:
 
 
 def _explain_add(runs: list[Run]) -> str:
-    if told := at_end(runs) or explained(runs, _add_models):
+    if told := at_end(runs) or recognised(runs, _add_models):
         return told
     if nearly_right(runs):
         return "It is right to three digits: on its way a number went through 16 bits."
@@ -114,7 +113,7 @@ def _silu_models(case: Case) -> Iterator[tuple[str, Tensor]]:
 
 
 def _explain_silu(runs: list[Run]) -> str:
-    if told := at_end(runs) or explained(runs, _silu_models):
+    if told := at_end(runs) or recognised(runs, _silu_models):
         return told
     failed = [r for r in runs if r.fault is not None]
     if all(r.case.trait and r.wrong.numel() for r in failed):
@@ -166,7 +165,7 @@ def _scale_models(case: Case) -> Iterator[tuple[str, Tensor]]:
 
 
 def _explain_scale(runs: list[Run]) -> str:
-    if told := explained(runs, _scale_models):
+    if told := recognised(runs, _scale_models):
         return told
     if unstored(runs):
         return (

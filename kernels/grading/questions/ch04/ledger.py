@@ -15,8 +15,8 @@ from kernels.grading.question import Attempt, Wrong
 from kernels.grading.questions.kits.wrong_models import whole_number
 
 _MIXED = cuda(r"""
-__global__ void mixed(const float* a, const float* b, const float* c, const float* d, float* out,
-                      int n, int turns, int step, int shift, int pitch) {
+__global__ void mixed(const float* a, const float* b, const float* c,
+    const float* d, float* out, int n, int turns, int step, int shift, int pitch) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     float sum = 0;
     for (int k = 0; k < turns; k++)

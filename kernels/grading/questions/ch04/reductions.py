@@ -15,14 +15,13 @@ from kernels.grading.question import Attempt, Speed
 from kernels.grading.questions.kits.cuda_cases import (
     Tensor,
     aligned,
-    explained,
     nearly_right,
     right_in_cuda,
     sum_tolerance,
     unstored,
 )
 from kernels.grading.questions.kits.row_norms import inverse_rms
-from kernels.grading.questions.kits.wrong_models import Models, drawn, only_end_missing
+from kernels.grading.questions.kits.wrong_models import Models, drawn, only_end_missing, recognised
 from kernels.registry import Tolerance
 
 _SHAPES = ((4, 64), (3, 17), (2, 1000), (5, 1), (1, 2048), (3, 300), (2, 256), (2, 257))
@@ -50,8 +49,7 @@ def _row_reads(attempt: Attempt, runs: list[Run], what: str) -> None:
 def _parts(x: Tensor) -> Iterator[tuple[str, Tensor]]:
     """What a reduction makes of each row of x that leaves threads, warps or columns out."""
     n = x.shape[-1]
-    if n > 1:
-        yield "The last column is left out: a thread goes on while col < n_cols.", x[:, :-1].sum(-1)
+    yield "The last column is left out: a thread goes on while col < n_cols.", x[:, :-1].sum(-1)
     for threads in (32, 64, 128, 256, 512, 1024):
         if threads < n:
             yield (
@@ -109,7 +107,7 @@ def _explain(runs: list[Run], models: Models) -> str:
         return "The last rows were never stored: the grid takes one block for every row."
     if unstored(runs):
         return "A row that is nan was never stored: one thread of each row stores the result."
-    if told := explained(runs, models):
+    if told := recognised(runs, models):
         return told
     if nearly_right(runs):
         return "It is right to three digits: on its way a sum went through 16 bits."

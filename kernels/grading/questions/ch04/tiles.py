@@ -16,11 +16,10 @@ from kernels.grading.questions.kits.cuda_cases import (
     SECTOR_FLOATS,
     Tensor,
     blocks_enough,
-    explained,
     right_in_cuda,
     unstored,
 )
-from kernels.grading.questions.kits.wrong_models import EXACT, drawn
+from kernels.grading.questions.kits.wrong_models import EXACT, drawn, recognised
 
 _SHAPES = ((32, 32), (64, 96), (1, 100), (50, 1), (33, 17), (40, 8), (72, 120))
 _GUARD = (
@@ -52,7 +51,7 @@ def _models(case: Case) -> Iterator[tuple[str, Tensor]]:
 
 
 def _explain(runs: list[Run]) -> str:
-    if told := explained(runs, _models):
+    if told := recognised(runs, _models):
         return told
     if unstored(runs):
         return (

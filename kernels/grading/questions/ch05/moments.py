@@ -15,8 +15,8 @@ from kernels.grading.compiled_checks import compiles, enough_programs
 from kernels.grading.cuda_checks import in_cuda, within_sectors
 from kernels.grading.question import Attempt, Speed, Wrong
 from kernels.grading.questions.kits.cuda_cases import Tensor, aligned, right_in_cuda
-from kernels.grading.questions.kits.packs import told_by_values, unstored
-from kernels.grading.questions.kits.wrong_models import drawn, only_end_missing
+from kernels.grading.questions.kits.packs import unstored
+from kernels.grading.questions.kits.wrong_models import drawn, only_end_missing, recognised
 from kernels.registry import Tolerance
 
 _GUARD = "A lane stops at the end of its row: col < n_cols."
@@ -99,7 +99,7 @@ def _explain(runs: list[Run]) -> str:
         if only_end_missing(runs):
             return "The last rows were never stored: every row needs a warp."
         return "A row that is nan was never stored: one lane of each row stores the result."
-    if told := told_by_values(runs, _models):
+    if told := recognised(runs, _models):
         return told
     failed = [r for r in runs if r.fault is not None]
     if all(r.case.trait == _FAR for r in failed):

@@ -17,10 +17,9 @@ from kernels.grading.questions.kits.packs import (
     ideal_bytes,
     in_packs,
     rounded_once,
-    told_by_values,
     unstored,
 )
-from kernels.grading.questions.kits.wrong_models import drawn, only_end_missing
+from kernels.grading.questions.kits.wrong_models import drawn, only_end_missing, recognised
 from kernels.registry import Tolerance
 
 _GUARD = "A thread stops at the end of its row: col < n_cols."
@@ -65,12 +64,20 @@ def _models(case: Case) -> Iterator[tuple[str, Tensor]]:
         "The squares are not divided by the number of columns.",
         _normalised(x, variance * n, eps) * weight + bias,
     )
-    if n > 1:
+    for count in (n - 1, max(n - 1, 1)):  # with one column that is 0 / 0, or guarded
         yield (
             "The variance is divided by n - 1; LayerNorm takes n.",
-            _normalised(x, x.var(-1), eps) * weight + bias,
+            _normalised(x, variance * n / count, eps) * weight + bias,
         )
     root = torch.rsqrt(variance + eps)[:, None]
+    yield "weight and bias are swapped: weight multiplies, bias is added.", right * bias + weight
+    outside = (x - mean[:, None]) / (variance.sqrt() + eps)[:, None] * weight + bias
+    yield "eps is added to the root; it belongs under it.", outside
+    yield (
+        "The centred values are divided by the variance, not by its root.",
+        (x - mean[:, None]) / (variance + eps)[:, None] * weight + bias,
+    )
+    yield "The centred values are not divided at all.", (x - mean[:, None]) * weight + bias
     yield "The mean is not taken away.", x * root * weight + bias
     yield (
         "That is RMSNorm's scale: the mean has to be taken away before the squares are summed.",
@@ -103,7 +110,7 @@ def _explain(runs: list[Run]) -> str:
     lost = unstored(runs)
     if lost and only_end_missing(runs) and all(len(r.case.x) > 1 for r in runs if r.fault):
         return "The last rows were never stored: the grid takes one block for every row."
-    if told := told_by_values(runs, _models):
+    if told := recognised(runs, _models):
         return told
     if lost:
         return (

@@ -42,8 +42,6 @@ def _of_tiles(h: Tensor, weight: Tensor, eps: float) -> Iterator[tuple[str, Tens
     """What sums over a whole tile, and over its columns, give."""
     rows = len(h)
     for size in (2, 4, 8, 16, 32, 64):
-        if size > rows:
-            continue
         tiles = [h[start : start + size] for start in range(0, rows, size)]
         of_all = [(t * t).sum() / h.shape[-1] for t in tiles]
         yield (

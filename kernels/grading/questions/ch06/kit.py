@@ -29,10 +29,17 @@ def faulty_rms(h: Tensor, weight: Tensor, eps: float) -> Iterator[tuple[str, Ten
     right = torch.sqrt(squares / n + eps)
     centred = h - h.mean(-1, keepdim=True)
     yield (
-        f"The sum of squares is divided by the width of the block, {block}, where the row has {n} "
-        "elements.",
+        "The sum of squares is divided by the width of the block, and not by that of the row.",
         h / torch.sqrt(squares / block + eps) * weight,
     )
+    yield (
+        "A sum is multiplied by the number of columns; a mean is divided by it.",
+        h / torch.sqrt(squares * n + eps) * weight,
+    )
+    taken = h / torch.sqrt(squares / n - eps) * weight
+    yield "eps is taken away from the mean square; it is added.", taken
+    yield "It is divided by weight; weight multiplies.", h / right / weight
+    yield "It is multiplied by the root; it is divided by it.", h * right * weight
     spread = torch.sqrt((centred**2).mean(-1, keepdim=True) + eps)
     yield "That is a LayerNorm: RMSNorm subtracts no mean.", centred / spread * weight
     yield "The squares are not divided by their number.", h / torch.sqrt(squares + eps) * weight

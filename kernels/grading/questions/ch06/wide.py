@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator
 
 import torch
+import triton
 
 from kernels.grading.cases import Case, Run
 from kernels.grading.checks import computed_by_kernels, within_bytes
@@ -36,7 +37,8 @@ _PLAN: tuple[tuple[int, int, str], ...] = (
 
 def _blocks(n: int) -> list[int]:
     """The widths of a block that a reader may well take for rows of n columns."""
-    return [2**power for power in range(4, 15) if n <= 64 * 2**power]
+    widths = {2**power for power in range(4, 15) if n <= 64 * 2**power}
+    return sorted(widths | {triton.next_power_of_2(n)})
 
 
 def _twice(attempt: Attempt, runs: list[Run], thrice: str) -> None:
@@ -72,31 +74,37 @@ def _moments(case: Case) -> Iterator[tuple[str, Tensor]]:
     unused = "eps is not added to the variance, or it is not the one given."
     yield unused, made(squares - eps * n)
     yield unused, made(squares - eps * n + 1e-5 * n)
-    if n > 1:
-        yield "The variance is divided by N - 1, not by N.", made(squares * n / (n - 1))
+    multiplied = "A sum is multiplied by the number of columns; a mean is divided by it."
+    yield multiplied, made(squares * n * n)
+    yield "eps is taken away from the variance; it is added.", made(squares - 2 * eps * n)
+    root = torch.sqrt(squares / n)
+    yield "eps is added to the root; it belongs under it.", (x - mean) / (root + eps)
+    for count in (n - 1, max(n - 1, 1)):
+        yield (
+            "The variance is divided by N - 1, not by N.",
+            made(squares * n / count),
+        )
     for block in _blocks(n):
         tiles = x.split(block, -1)
         within = sum(((t - t.mean(-1, keepdim=True)) ** 2).sum(-1, keepdim=True) for t in tiles)
         idle = sum((block - t.shape[-1]) * t.mean(-1, keepdim=True) ** 2 for t in tiles)
-        if len(tiles) > 1:
+        yield (
+            "The squares of the tiles are added as they are. Each is about its own tile's mean; "
+            "how far the two means lie from each other belongs to the sum too.",
+            made(torch.as_tensor(within)),
+        )
+        of_tiles = torch.stack([t.mean(-1, keepdim=True) for t in tiles]).mean(0)
+        for about in (squares, ((x - of_tiles) ** 2).sum(-1, keepdim=True), within):
             yield (
-                "The squares of the tiles are added as they are. Each is about its own tile's "
-                "mean; how far the two means lie from each other belongs to the sum too.",
-                made(torch.as_tensor(within)),
+                "The tiles' means are averaged as if all tiles had as many elements: the last one "
+                "may have fewer.",
+                made(torch.as_tensor(about), of_tiles),
             )
-            of_tiles = torch.stack([t.mean(-1, keepdim=True) for t in tiles]).mean(0)
-            for about in (squares, ((x - of_tiles) ** 2).sum(-1, keepdim=True), within):
-                yield (
-                    "The tiles' means are averaged as if all tiles had as many elements: the last "
-                    "one may have fewer.",
-                    made(torch.as_tensor(about), of_tiles),
-                )
-        if block > n or n % block:
-            yield (
-                "Masked lanes enter a sum of squares. They load 0, so x - mean is -mean there: "
-                "mask again before you reduce.",
-                made(squares + torch.as_tensor(idle)),
-            )
+        yield (
+            "Masked lanes enter a sum of squares. They load 0, so x - mean is -mean there: mask "
+            "again before you reduce.",
+            made(squares + torch.as_tensor(idle)),
+        )
 
 
 def _explain_moments(runs: list[Run]) -> str:
@@ -159,28 +167,26 @@ def _softmaxes(case: Case) -> Iterator[tuple[str, Tensor]]:
     )
     for block in _blocks(n):
         lost = -n % block
-        if lost:
-            yield (
-                f"Masked lanes enter the sum: {lost} of them hold 0, and each adds exp(0 - m). "
-                'Load other=-float("inf"), whose exponential is 0.',
-                e / (total + lost * torch.exp(-most)),
-            )
-        if block < n:
-            tiles = x.split(block, -1)
-            tops = torch.stack([t.amax(-1, keepdim=True) for t in tiles])
-            running = tops.cummax(0).values
-            sums = [torch.exp(t - m).sum(-1, keepdim=True) for t, m in zip(tiles, running)]  # noqa: B905
-            yield (
-                "The sum is not rescaled where a tile brings a larger maximum: what was added "
-                "before belongs to the old one. Multiply it by exp(old - new).",
-                e / torch.stack(sums).sum(0),
-            )
-            alone = [torch.exp(t - t.amax(-1, keepdim=True)).sum(-1, keepdim=True) for t in tiles]
-            yield (
-                "Each tile's sum belongs to the tile's own maximum, and they are added as they "
-                "are. Bring both to the larger maximum before you add.",
-                e / torch.stack(alone).sum(0),
-            )
+        yield (
+            "Masked lanes enter the sum: they hold 0, and each adds exp(0 - m). Load "
+            'other=-float("inf"), whose exponential is 0.',
+            e / (total + lost * torch.exp(-most)),
+        )
+        tiles = x.split(block, -1)
+        tops = torch.stack([t.amax(-1, keepdim=True) for t in tiles])
+        running = tops.cummax(0).values
+        sums = [torch.exp(t - m).sum(-1, keepdim=True) for t, m in zip(tiles, running)]  # noqa: B905
+        yield (
+            "The sum is not rescaled where a tile brings a larger maximum: what was added before "
+            "belongs to the old one. Multiply it by exp(old - new).",
+            e / torch.stack(sums).sum(0),
+        )
+        alone = [torch.exp(t - t.amax(-1, keepdim=True)).sum(-1, keepdim=True) for t in tiles]
+        yield (
+            "Each tile's sum belongs to the tile's own maximum, and they are added as they are. "
+            "Bring both to the larger maximum before you add.",
+            e / torch.stack(alone).sum(0),
+        )
 
 
 def _explain_softmax(runs: list[Run]) -> str:

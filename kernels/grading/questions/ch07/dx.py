@@ -58,15 +58,22 @@ def _layer_norm_models(case: Case) -> Iterator[tuple[str, Tensor]]:
         "The projection takes the mean of dy · x_hat; it is the mean of g · x_hat. Where weight is "
         "1 everywhere the two are one."
     )
-    block = f"A sum is divided by BLOCK, here {lanes}, where the row has {n} elements."
+    block = "A sum is divided by BLOCK: divide by the number of columns."
     yield mixed, made(g, row_mean(g), dy_along)
-    if lanes > n:
-        for first, second in ((share, share), (share, 1.0), (1.0, share)):
-            yield block, made(g, row_mean(g) * first, along * second)
-            yield (
-                f"{block} And {mixed[0].lower()}{mixed[1:]}",
-                made(g, row_mean(g) * first, dy_along * second),
-            )
+    for first, second in ((share, share), (share, 1.0), (1.0, share)):
+        yield block, made(g, row_mean(g) * first, along * second)
+        yield (
+            f"{block} And {mixed[0].lower()}{mixed[1:]}",
+            made(g, row_mean(g) * first, dy_along * second),
+        )
+    over = dy / case.tensors["weight"].double()
+    yield (
+        "dy is divided by weight: g is dy · weight.",
+        made(over, row_mean(over), row_mean(over * x_hat)),
+    )
+    yield "g is divided by x_hat; it takes a product.", made(g, row_mean(g), row_mean(g / x_hat))
+    yield "The projection is added; it is taken away.", made(g, row_mean(g), -along)
+    yield "The mean of g is added; it is taken away.", made(g, -row_mean(g), along)
     yield "The mean of dy is taken away; it is the mean of g.", made(g, row_mean(dy), along)
     yield "weight is left out: g is dy · weight.", made(dy, row_mean(dy), dy_along)
     yield "The mean of g is not taken away.", made(g, torch.zeros_like(along), along)

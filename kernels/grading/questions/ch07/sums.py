@@ -77,11 +77,10 @@ def _parts_models(case: Case) -> Iterator[tuple[str, Tensor]]:
             parts[: count // block * block].sum(0),
         )
         over = triton.cdiv(count, block) * block
-        if over > count:
-            yield (
-                "Masked rows enter the sums: each adds 1. The neutral element of a sum is 0.",
-                parts.sum(0) + (over - count),
-            )
+        yield (
+            "Masked rows enter the sums: each adds 1. The neutral element of a sum is 0.",
+            parts.sum(0) + (over - count),
+        )
     yield "That is the mean of the partial sums: they are added up, and not divided.", parts.mean(0)
     if count == cols:
         yield "The sums run along the rows: column c is the sum over all programs.", parts.sum(1)

@@ -15,6 +15,7 @@ from kernels.grading.questions.kits.cuda_cases import Tensor, right_in_cuda
 from kernels.grading.questions.kits.flat_packs import (
     GUARD,
     REST,
+    SEVERAL,
     elementwise,
     explain_packs,
     sizes,
@@ -123,7 +124,7 @@ def grade_dropout(attempt: Attempt) -> None:
     cases = [_dropout_case(rng, n, chances[i % 4]) for i, n in enumerate(sizes(rng))]
     cases += [_dropout_case(rng, 500, p) for p in (0.0, 1.0)]
     cases.append(_dropout_case(rng, 300, 0.5, "infinite where it is dropped"))
-    runs = right_in_cuda(attempt, cases, _explain_dropout, GUARD)
+    runs = right_in_cuda(attempt, cases, _explain_dropout, GUARD, met=SEVERAL)
     _calls(attempt, runs)
     elementwise(attempt, runs, ("x",))
     compiles(attempt, (r.case for r in runs))

@@ -13,7 +13,7 @@ from kernels.grading.closeness import relative_error
 from kernels.grading.compiled_checks import enough_programs
 from kernels.grading.cuda_checks import limit_time
 from kernels.grading.question import Attempt, Wrong
-from kernels.grading.questions.kits.wrong_models import Models, only_end_missing, stored_in_each
+from kernels.grading.questions.kits.wrong_models import only_end_missing, stored_in_each
 
 Tensor = torch.Tensor
 SECTOR_FLOATS = 8
@@ -27,10 +27,12 @@ def right_in_cuda(
     explain: Callable[[list[Run]], str],
     guard: str,
     unread: str = "",
+    met: str = "",
 ) -> list[Run]:
-    """Run all cases as `right_everywhere` does, and say more of two faults.
+    """Run all cases as `right_everywhere` does, and say more of three faults.
 
-    `guard` is added where a thread leaves its tensor, `unread` where it reads what nobody stored.
+    `guard` is added where a thread leaves its tensor, `unread` where it reads what nobody stored,
+    and `met` where two threads or blocks meet.
     """
     limit_time(attempt)
     try:
@@ -40,6 +42,8 @@ def right_in_cuda(
             wrong.means += f" {guard}"
         if "has to be stored first" in wrong.means:
             wrong.means = f"{wrong.means} {unread}".rstrip()
+        if "meet at one element" in wrong.means:
+            wrong.means = f"{wrong.means} {met}".rstrip()
         raise
 
 
@@ -57,31 +61,6 @@ def at_end(runs: Sequence[Run], of: str = "elements") -> str:
         f"Only {of} at the end were never stored: the last block is missing, or the guard is too "
         "strict. The number of blocks is a quotient rounded up: (n + threads - 1) // threads."
     )
-
-
-def explained(runs: Sequence[Run], models: Models) -> str:
-    """Return the first fault whose model is every wrong output that it speaks of, or "".
-
-    Unlike one wrong output, all of them are seldom explained by a model that happens to fit.
-    """
-    fits: dict[str, list[bool]] = {}
-    for r in runs:
-        if r.fault is None or not r.wrong.numel():
-            continue
-        near = max(4 * r.case.tolerance.relative_norm, 1e-6)
-        output = r.output.detach().double()
-        here: dict[str, bool] = {}
-        for what, model in models(r.case):
-            # A model that is as good as the right output tells nothing.
-            if not relative_error(model, r.case.reference) > 4 * near:
-                continue
-            lost = model.isnan()
-            same = torch.equal(lost, output.isnan()) and not bool(lost.all())
-            same = same and relative_error(output.nan_to_num(), model.nan_to_num()) <= near
-            here[what] = here.get(what, False) or same
-        for what, same in here.items():
-            fits.setdefault(what, []).append(same)
-    return next((what for what, seen in fits.items() if all(seen)), "")
 
 
 def unstored(runs: Sequence[Run]) -> bool:

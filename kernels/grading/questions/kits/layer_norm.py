@@ -11,9 +11,9 @@ import triton
 
 from kernels.grading.cases import Case, Run
 from kernels.grading.checks import computed_by_kernels, reads_once, right_everywhere, within_bytes
-from kernels.grading.closeness import relative_error
 from kernels.grading.compiled_checks import compiles
 from kernels.grading.question import Attempt, Speed
+from kernels.grading.questions.kits.wrong_models import recognised
 from kernels.ops.norms.layernorm import OP
 from kernels.registry import DTYPES, Tolerance
 
@@ -32,6 +32,10 @@ def _known_faults(case: Case) -> list[tuple[str, Tensor]]:
     def made(variance: Tensor, mean: Tensor = mean) -> Tensor:
         return (x - mean) / torch.sqrt(variance + eps) * weight + bias
 
+    multiplied = "A sum is multiplied by the number of columns; a mean is divided by it."
+    off = x + mean
+    spread = torch.sqrt((off**2).mean(-1, keepdim=True) + eps)
+    added_mean = off / spread * weight + bias
     masked = (block - n) * mean**2
     low = x.sum(-1, keepdim=True) / block
     low_squares = ((x - low) ** 2).sum(-1, keepdim=True)
@@ -54,6 +58,18 @@ def _known_faults(case: Case) -> list[tuple[str, Tensor]]:
             made(squares / n - eps + 1e-5),
         ),
         ("eps is not added to the variance.", made(squares / n - eps)),
+        ("eps is taken away from the variance; it is added.", made(squares / n - 2 * eps)),
+        (multiplied, made(squares * n)),
+        ("The mean is added to x; it is taken away.", added_mean),
+        (
+            "It is divided by weight; weight multiplies.",
+            (x - mean) / torch.sqrt(squares / n + eps) / weight + bias,
+        ),
+        ("Bias is taken away; it is added.", made(squares / n) - 2 * bias),
+        (
+            "It is multiplied by the root; it is divided by it, or multiplied by tl.rsqrt.",
+            (x - mean) * torch.sqrt(squares / n + eps) * weight + bias,
+        ),
         (
             "The centred values are divided by the variance, not by its square root.",
             (x - mean) / (squares / n + eps) * weight + bias,
@@ -82,36 +98,17 @@ def _known_faults(case: Case) -> list[tuple[str, Tensor]]:
         ("What comes back is x itself.", x),
         ("The mean is not subtracted.", made(squares / n, torch.zeros_like(mean))),
         ("Bias is not added.", made(squares / n) - bias),
-        ("Weight is not applied.", (made(squares / n) - bias) / weight + bias),
+        ("Weight is not applied.", (x - mean) / torch.sqrt(squares / n + eps) + bias),
     ]
-    if n > 1:
-        faults.append(("The variance is divided by N - 1, not by N.", made(squares / (n - 1))))
+    # With one column that is 0 / 0, or guarded.
+    for count in (n - 1, max(n - 1, 1)):
+        faults.append(("The variance is divided by N - 1, not by N.", made(squares / count)))
     return faults
 
 
 def explain_layer_norm(runs: list[Run]) -> str:
     """Return the known fault that every wrong run shows and no right one denies, or ""."""
-    if any(r.fault is not None and not r.wrong.numel() for r in runs):
-        return ""
-    fits: dict[str, list[bool]] = {}
-    seen: set[str] = set()
-    for r in runs:
-        near = 4 * r.case.tolerance.relative_norm
-        output = r.output.detach().double()
-        here: dict[str, bool] = {}
-        for what, model in _known_faults(r.case):
-            lost = model.isnan()
-            same = torch.equal(lost, output.isnan())
-            same = same and relative_error(output.nan_to_num(), model.nan_to_num()) <= near
-            # A model that lies as near the right output as the submission's tells nothing.
-            clear = bool(lost.any()) or relative_error(model, r.case.reference) > 4 * near
-            if same and clear and r.fault is not None and not bool(lost.all()):
-                seen.add(what)
-            if r.fault is not None or clear:
-                here[what] = here.get(what, False) or same
-        for what, same in here.items():
-            fits.setdefault(what, []).append(same)
-    return next((what for what, held in fits.items() if what in seen and all(held)), "")
+    return recognised(runs, _known_faults)
 
 
 _PLAN: tuple[tuple[int, int, str], ...] = (

@@ -8,8 +8,7 @@ from kernels.grading.cases import Case, Run
 from kernels.grading.closeness import relative_error
 from kernels.grading.cuda_checks import lines_of
 from kernels.grading.question import Attempt, Wrong
-from kernels.grading.questions.kits.cuda_cases import Tensor, explained
-from kernels.grading.questions.kits.wrong_models import Models
+from kernels.grading.questions.kits.cuda_cases import Tensor
 from kernels.registry import Tolerance
 
 PACK_BYTES = 16
@@ -34,23 +33,6 @@ def unstored(runs: Sequence[Run]) -> bool:
         and r.traffic(r.output).write_unique < r.output.numel() * r.output.element_size()
         for r in failed
     )
-
-
-def told_by_values(runs: Sequence[Run], models: Models) -> str:
-    """The fault that explains every wrong output which tells one, or "".
-
-    An output of nothing but NaN, or one with an infinity, says less than its neighbours.
-    """
-    speaking = [
-        r
-        for r in runs
-        if r.fault is None
-        or not r.wrong.numel()
-        or not bool(r.output.isnan().all() | r.output.isinf().any())
-    ]
-    if not any(r.fault is not None for r in speaking):
-        speaking = list(runs)
-    return explained(speaking, models)
 
 
 def ideal_bytes(case: Case) -> int:

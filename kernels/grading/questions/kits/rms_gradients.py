@@ -67,11 +67,10 @@ def _rms_models(case: Case) -> Iterator[tuple[str, Tensor]]:
         return (g - x_hat * along) * inv_rms
 
     along = row_mean(g * x_hat)
-    if lanes > n:
-        yield (
-            f"The sum of g · x_hat is divided by BLOCK, here {lanes}; the row has {n} elements.",
-            made(g, along * n / lanes),
-        )
+    yield (
+        "The sum of g · x_hat is divided by BLOCK: divide by the number of columns.",
+        made(g, along * n / lanes),
+    )
     yield (
         "That is LayerNorm's dx: RMSNorm has no mean, and its dx takes no mean of g away.",
         made(g - row_mean(g), along),
@@ -83,6 +82,11 @@ def _rms_models(case: Case) -> Iterator[tuple[str, Tensor]]:
     )
     yield "The projection onto x_hat is not taken away.", made(g, torch.zeros_like(along))
     yield "The projection is added; it is taken away.", made(g, -along)
+    multiplied = "A sum is multiplied by the number of columns; a mean is divided by it."
+    yield multiplied, made(g, n * n * along)
+    over = dy / case.tensors["weight"].double()
+    yield "dy is divided by weight: g is dy · weight.", made(over, row_mean(over * x_hat))
+    yield "g is divided by x_hat; it takes a product.", made(g, row_mean(g / x_hat))
     yield "The sum of g · x_hat is not divided by the number of columns.", made(g, n * along)
     yield "dx is not multiplied by inv_rms.", made(g, along) / inv_rms
     yield "dx is multiplied by inv_rms twice.", made(g, along) * inv_rms
@@ -138,8 +142,8 @@ def _dweight_models(case: Case) -> Iterator[tuple[str, Tensor]]:
     yield "That is the mean over the rows: dweight is the sum.", terms.mean(0)
     if each * programs < rows:
         yield (
-            f"The last {rows - each * programs} rows are missing: {rows} rows are shared by "
-            f"{programs} programs, and rows // programs rounds down.",
+            "The last rows are missing: rows // programs rounds down, and what is left over is "
+            "nobody's.",
             terms[: each * programs].sum(0),
         )
     if programs < rows:

@@ -1,4 +1,4 @@
-"""What the checks of set 03 share: random inputs, and wrong outputs recognised by their values."""
+"""What checks share: random inputs, and wrong outputs recognised by their values."""
 
 from __future__ import annotations
 
@@ -35,24 +35,60 @@ def drawn(
 
 
 def recognised(runs: Sequence[Run], models: Models) -> str:
-    """Return the fault whose output one of the wrong runs equals, or "" if none does.
+    """Return the fault that every wrong run shows and no right one denies, or "".
 
-    Elements that were never stored are NaN, in an output and in a model alike, and count as equal.
+    A run shows a fault if its output equals one of the models that go by the fault's words. A
+    right run denies it if all of them are far from right there. What an output can't hold equals
+    itself: NaN in the same places, infinity too.
     """
-    for r in runs:
-        if r.fault is None or not r.wrong.numel():
-            continue
-        near = max(4 * r.case.tolerance.relative_norm, 1e-6)
-        output = r.output.detach().double()
+    failed = [r for r in runs if r.fault is not None]
+    if not failed or any(not _has_values(r) for r in failed):
+        return ""
+    left: dict[str, bool] = {}  # whether a run shows it that is neither nearly right nor all NaN
+    for number, r in enumerate(failed):
+        shown: dict[str, bool] = {}
         for what, model in models(r.case):
-            # A model that lies as near the right output as the submission's tells nothing.
-            if not relative_error(model, r.case.reference) > 4 * near:
-                continue
-            lost = model.isnan()
-            same = torch.equal(lost, output.isnan()) and not bool(lost.all())
-            if same and relative_error(output.nan_to_num(), model.nan_to_num()) <= near:
-                return what
-    return ""
+            if (number == 0 or what in left) and _equals(r, model):
+                told = _is_far(r.case, model) and not bool(model.isnan().all())
+                shown[what] = shown.get(what, False) or told
+        left = {what: told or left.get(what, False) for what, told in shown.items()}
+        if not left:
+            return ""
+    for r in runs:
+        if r.fault is None:
+            denied: dict[str, bool] = {}
+            for what, model in models(r.case):
+                if what in left:
+                    denied[what] = denied.get(what, True) and _is_far(r.case, model)
+            left = {what: told for what, told in left.items() if not denied.get(what, False)}
+    return next((what for what, told in left.items() if told), "")
+
+
+def _has_values(run: Run) -> bool:
+    """Whether an output can be held against models: it is wrong in its values, or its dtype."""
+    like = run.case.like
+    whole = type(run.output) is torch.Tensor and run.output.shape == like.shape
+    return whole and (run.wrong.numel() > 0 or run.output.dtype != like.dtype)
+
+
+def _near(case: Case) -> float:
+    return max(4 * case.tolerance.relative_norm, 1e-6)
+
+
+def _equals(run: Run, model: Tensor) -> bool:
+    """Whether an output is that of a model, as its dtype can hold it."""
+    output, held = run.output.detach().double(), model.to(run.output.dtype).double()
+    if not torch.equal(output.isnan(), held.isnan()):
+        return False
+    finite = held.isfinite()
+    if not torch.equal(output[~finite].nan_to_num(), held[~finite].nan_to_num()):
+        return False
+    return relative_error(output[finite], held[finite]) <= _near(run.case)
+
+
+def _is_far(case: Case, model: Tensor) -> bool:
+    """Whether a model is so far from right that an output which equals it tells something."""
+    return relative_error(model, case.reference) > 4 * _near(case)
 
 
 def only_end_missing(runs: Sequence[Run]) -> bool:

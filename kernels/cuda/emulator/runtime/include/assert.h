@@ -1,0 +1,1 @@
+// All of it stands before every source already: device.h.

@@ -1,0 +1,168 @@
+"""The kernels that chapter 08 shows are the package's, and what it says of the data is in them."""
+
+import json
+import re
+import shutil
+
+import pytest
+import torch
+
+from book.tools import build
+from kernels.cuda import cuda
+from kernels.lab.counting.instructions import instructions
+from kernels.lab.measuring.shown import recorded
+from kernels.launch import interpreting, recording
+from kernels.ops.chains import bias_gelu_dropout_residual as chain
+from kernels.paths import ROOT
+from kernels.philox import scale, threshold
+
+CHAPTER = "08_chains_and_random_numbers.ipynb"
+TEXTS = ("pack", "gelu_dropout")
+LARGE, SMALL = (16384, 8192), (2048, 4096)
+N = LARGE[0] * LARGE[1]
+
+
+def on_h100(shape=LARGE, dtype=torch.bfloat16):
+    (card,) = recorded(chain.OP.name, shape, dtype, gpu="h100-sxm")
+    return card
+
+
+@pytest.fixture(scope="module")
+def page():
+    """The texts in CUDA C++ that the page's cells hold, by their names there."""
+    if shutil.which("g++") is None:
+        pytest.skip("CUDA C++ on a CPU is compiled by g++, which isn't installed")
+    notebook = json.loads((ROOT / "book" / CHAPTER).read_text(encoding="utf-8"))
+    texts = {}
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        if source.startswith(tuple(f"{name} = " for name in TEXTS)) or '_kernel = """' in source:
+            exec(source, texts)  # nothing but texts is made in these cells
+    return texts
+
+
+@pytest.mark.parametrize(
+    ("name", "variant"), [("one_each", "cuda_1"), ("eight_each", "fused_cuda")]
+)
+def test_a_kernel_of_the_chain_is_the_packages(page, name, variant):
+    inputs = chain.OP.inputs((3, 1000), torch.bfloat16, "cpu", seed=0, p=0.3)
+    x, bias, residual, p, seed_offset = inputs.values()
+    y, packed = torch.empty_like(x), name == "eight_each"
+    source = page["gelu_dropout"] + page["pack"] * packed + page[f"{name}_kernel"]
+    grid, sizes = ((3, 1), (1000,)) if packed else (-(-3000 // 128), (3000, 1000))
+    launch = cuda(source)[f"{name}<__nv_bfloat16>"][grid, 128]
+    counts = launch(x, bias, residual, seed_offset, y, *sizes, threshold(p), scale(p))
+    with interpreting() as launches:
+        expected = chain.OP.variant(variant).fn(**inputs)
+    (launched,) = launches
+    assert torch.equal(y, expected)
+    asked = [
+        {one.name: (one.read_requested, one.write_requested) for one in counted.arguments}
+        for counted in (counts, launched.arena)
+    ]
+    assert asked[0] == asked[1]
+
+
+def test_the_instructions_of_the_binary_are_those_that_were_executed():
+    """Within a tenth, with no GPU: what chapter 08 predicts from."""
+    pytest.importorskip("cuda.bindings", reason="NVRTC compiles CUDA C++ for a card")
+    card = on_h100()
+    machine = card.provenance["card"]
+    slots_per_us = machine["multiprocessors"] * 4 * int(machine["clocks_mhz"]["max.sm"])
+    inputs = chain.OP.inputs((8, 8192), torch.bfloat16, "cpu", seed=0)
+    for variant, elements in (("cuda_1", 1), ("fused_cuda", 8)):
+        with recording() as launches:
+            chain.OP.variant(variant).fn(**inputs)
+        (launch,) = launches
+        compiled = instructions(launch, 90, routines=False).total() / elements
+        (kernel,) = card.kernels(variant)
+        share = kernel["issue_pct"] / 100
+        executed = share * slots_per_us * kernel["duration_us"] * 32 / N
+        assert compiled == pytest.approx(executed, rel=0.1)
+
+
+# ------------------------------------------------------------------ what the page says of the data
+
+
+def times_us(card):
+    return {row.variant: row.time_us_p50 for row in card.rows if row.timing == "graph"}
+
+
+def test_one_launch_of_the_chain_is_held_back_by_instructions():
+    card, took = on_h100(), times_us(on_h100())
+    (slow,), (good,) = card.kernels("cuda_1"), card.kernels("fused_cuda")
+    assert took["cuda_1"] > 3 * took["fused_cuda"]
+    assert took["cuda_1"] > 0.9 * took["torch"]
+    assert took["fused_cuda"] < 1.05 * took["copy"]
+    assert slow["dram_pct"] < 30
+    assert good["dram_pct"] > 80
+    for kernel in (slow, good):
+        assert 65 < kernel["issue_pct"] < 85
+
+
+def test_the_time_of_cuda_1_does_not_follow_its_bytes():
+    cards = (on_h100(), on_h100(dtype=torch.float32))
+    narrow, wide = (card.kernels("cuda_1")[0] for card in cards)
+    moved = [kernel["dram_read"] + kernel["dram_write"] for kernel in (narrow, wide)]
+    assert moved[1] > 1.9 * moved[0]
+    assert wide["duration_us"] < narrow["duration_us"]
+
+
+def test_the_chains_times_belong_to_threads():
+    cards = (on_h100(dtype=dtype) for dtype in (torch.bfloat16, torch.float32))
+    narrow, wide = (
+        {kernel["name"]: kernel["duration_us"] for kernel in card.kernels("unfused_cuda")}
+        for card in cards
+    )
+    assert narrow["gelu"] == pytest.approx(narrow["add_residual"], rel=0.05)
+    assert wide["add_bias"] == pytest.approx(narrow["add_bias"], rel=0.05)
+    assert narrow["dropout"] > 1.3 * narrow["gelu"]
+
+
+def test_a_state_for_each_thread_costs_hundreds_of_times_the_chain():
+    took = times_us(on_h100(SMALL))
+    assert took["stateful_cuda"] > 100 * took["unfused_cuda"]
+    assert took["stateful_cuda"] > 200 * took["cuda_1"]
+
+
+def test_the_notebook_runs_and_its_counts_are_as_told(page):
+    notebook = build.executed(ROOT / "book" / CHAPTER, ROOT)
+    told = {}
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            text = output.get("text", "") or output["data"].get("text/markdown", "")
+            told[cell.id] = told.get(cell.id, "") + text
+    # Three passes, and two a joint; the bias is a sixteenth of one.
+    for line in ("9.06 passes", "5.06 passes", "3.06 passes"):
+        assert line in told["cuts-run"]
+    # Seed, offset and bias beside the tensors.
+    for line in ("cuda_1 | 1 | 6.00 | 24.00", "fused_cuda | 1 | 6.00 | 10.00"):
+        assert f"| {line} |" in told["chain-measured"]
+    assert "requests for x: 200 and 28" in told["eight-count"]  # 4 rows of 6.25 warps
+    # A call of Philox is twenty wide products; without it and the remainder none of them is left.
+    pieces = [line.split("|")[2:-1] for line in told["instructions-table"].splitlines()[2:]]
+    whole, without_philox, _, without_remainder = [[int(cell) for cell in line] for line in pieces]
+    assert 19 <= whole[2] - without_philox[2] <= 21
+    assert whole[3] > without_remainder[3]  # the routine for remainders of 64 bits
+    # A call an element takes more slots than the bytes take time, a call for eight about half.
+    slots = {
+        line.split("|")[1].strip(): [int(us) for us in re.findall(r"(\d+) µs", line)][:2]
+        for line in told["tile-table"].splitlines()[2:]
+        if "µs" in line
+    }
+    for name, (need, bytes_us) in slots.items():
+        if name in ("a call an element", "fused_simple"):
+            assert need > 1.1 * bytes_us
+        else:
+            assert 0.4 < need / bytes_us < 0.65
+    assert "torch    9.5 passes, 319 MB" in told["norm-count"]
+    assert "fused    3.0 passes, 101 MB" in told["norm-count"]
+    right, wrong = re.findall(r"error (\S+)", told["back-check"])
+    assert float(right) < 1e-6
+    assert float(wrong) > 0.3
+    assert "16384×8192, by the formula: 3.016 passes" in told["back-bias"]
+    assert re.search(r"by_number .*'seed': 7.*another mask: False", told["seed-run"])
+    assert re.search(r"by_pointer(?!.*seed).*another mask: True", told["seed-run"])
+    assert "4 + 3" in told["claims"]
+    assert "2.33 times fewer" in told["claims"]
+    assert "5 + 4.5" in told["claims"]
