@@ -273,6 +273,9 @@ class Progress:
 
     def _repr_html_(self) -> str:
         height, width = 28 * len(self.sets) + 4, 0
+        # So wide that its letters can be read on a phone, whatever the points of the longest set.
+        longest = max((sum(row[2] for row in rows) for _, rows in self.sets), default=1)
+        point_width = max(2, min(11, 310 // longest))
         parts = []
         for place, (name, rows) in enumerate(self.sets):
             y = 4 + 28 * place
@@ -280,7 +283,7 @@ class Progress:
             x = 60
             for question, points, most in rows:
                 fill = _GREEN if points else "none"
-                box = 11 * most
+                box = point_width * most
                 parts.append(
                     f'<rect x="{x}" y="{y}" width="{box}" height="20" rx="3" fill="{fill}" '
                     f'stroke="{_GREEN if points else _GREY}"><title>{question}: {points} of '

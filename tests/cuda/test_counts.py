@@ -259,6 +259,15 @@ __global__ void nested(const float* x, float* y, int n) {
     for (int i = 0; i < n; i++) sum += x[32 * i + threadIdx.x]; // after
     y[threadIdx.x] = sum;
 }
+__global__ void before(const float* x, float* y, int n) {
+    // All lanes load in each turn, before an inner loop that some lanes skip in some turns.
+    float sum = 0;
+    for (int i = 0; i < n; i++) {
+        sum += x[32 * i + threadIdx.x];
+        for (int j = 0; j < (threadIdx.x + i) % 3; j++) sum += x[(n + 2 * i + j) * 32 + threadIdx.x];
+    }
+    y[threadIdx.x] = sum;
+}
 __global__ void counted(int* count, const float* x, float* y, int n) {
     for (int i = 0; i < n; i++)
         if (threadIdx.x % 2 == i % 2) {
@@ -290,6 +299,12 @@ def test_inner_loops_of_different_lengths_meet_again():
     counts = cuda(APART).nested[1, 32](torch.ones(128 * n), torch.zeros(32), n)
     # In the inner loop's turns 0, 1 and 2 some lanes of every sector take part.
     assert sorted(requests_of(counts)) == [(n, 4 * n), (3 * n, 12 * n)]
+
+
+def test_lanes_that_skip_an_inner_loop_come_back_with_the_others():
+    n = 6
+    counts = cuda(APART).before[1, 32](torch.ones(96 * n), torch.zeros(32), n)
+    assert sorted(requests_of(counts)) == [(n, 4 * n), (2 * n, 8 * n)]
 
 
 def test_an_atomic_is_no_loop_of_its_own():

@@ -9,7 +9,7 @@ void begin_path(int thread) { paths[thread] = Path{}; }
 static void set_key(Path& path) {
     u64 key = 0;
     for (int i = 0; i < path.depth; i++)
-        key = (key ^ path.loops[i].first * 31 ^ path.loops[i].turn) * 0x9E3779B97F4A7C15 + 1;
+        key = (key ^ path.loops[i].last * 31 ^ path.loops[i].turn) * 0x9E3779B97F4A7C15 + 1;
     path.key = key;
 }
 
@@ -26,16 +26,20 @@ static void leave_loops(Path& path, u64 block) {
     set_key(path);
 }
 
+// A loop is known by the block that it comes back from: its body may begin at another block when an
+// inner loop has no turn, and an inner loop may begin where it does.
 [[gnu::noinline]] static void next_turn(Path& path, u64 block, u64 from) {
-    while (path.depth && path.loops[path.depth - 1].first > block) path.depth--;
-    Loop* loop = path.depth ? &path.loops[path.depth - 1] : nullptr;
-    if (!loop || loop->first != block) {
+    auto other = [&](const Loop& loop) { return loop.last != from; };
+    while (path.depth && other(path.loops[path.depth - 1]) &&
+           path.loops[path.depth - 1].first > block)
+        path.depth--;
+    if (!path.depth || other(path.loops[path.depth - 1])) {
         if (path.depth == MOST_LOOPS) return;
-        loop = &path.loops[path.depth++];
-        *loop = Loop{block, from, 0};
+        path.loops[path.depth++] = Loop{block, from, 0};
     }
-    if (from > loop->last) loop->last = from;
-    loop->turn++;
+    Loop& loop = path.loops[path.depth - 1];
+    if (block < loop.first) loop.first = block;
+    loop.turn++;
     set_key(path);
 }
 

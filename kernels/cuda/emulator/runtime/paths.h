@@ -1,7 +1,7 @@
 // In which turn of which loops a lane is: lanes that are in the same one run an instruction together.
 //
-// g++ calls __sanitizer_cov_trace_pc() where a basic block begins. Blocks stand in the order of the
-// source, so a step back is the next turn of a loop, and one past the loop's last block leaves it.
+// g++ calls __sanitizer_cov_trace_pc() where a basic block begins. Blocks stand nearly in the order
+// of the source, so a step back is the next turn of a loop, and one past its last block leaves it.
 #pragma once
 #include "runtime.h"
 
