@@ -264,7 +264,8 @@ __global__ void before(const float* x, float* y, int n) {
     float sum = 0;
     for (int i = 0; i < n; i++) {
         sum += x[32 * i + threadIdx.x];
-        for (int j = 0; j < (threadIdx.x + i) % 3; j++) sum += x[(n + 2 * i + j) * 32 + threadIdx.x];
+        int turns = (threadIdx.x + i) % 3;
+        for (int j = 0; j < turns; j++) sum += x[(n + 2 * i + j) * 32 + threadIdx.x];
     }
     y[threadIdx.x] = sum;
 }
