@@ -67,10 +67,21 @@ def _members(owner: Any) -> Iterator[tuple[str, Any]]:
     kinds = (*_FUNCTIONS, type) if owner is builtins else _FUNCTIONS
     for name in names:
         value = _stored(spaces, name)
-        if isinstance(value, types.FunctionType) and owner is torch:
+        if isinstance(value, types.FunctionType) and _torchs_own(owner, value):
             continue
         if isinstance(value, kinds):
             yield name, value
+
+
+def _torchs_own(owner: Any, function: types.FunctionType) -> bool:
+    """Whether PyTorch may replace a function at work: its own in Python, also where inherited.
+
+    The compiler replaces `torch.nn.Module.__setstate__`, of our modules too. Methods of tensors
+    stay, and are watched.
+    """
+    return owner is torch or (
+        owner is not torch.Tensor and (function.__module__ or "").startswith("torch.")
+    )
 
 
 def _owners() -> Iterator[tuple[str, Any]]:
@@ -82,7 +93,6 @@ def _owners() -> Iterator[tuple[str, Any]]:
                     yield f"{name}.{member.__name__}", member
     for module in (builtins, time, math, json, os):
         yield module.__name__, module
-    # PyTorch wraps some of its own Python functions at work; those in C stay as they are.
     yield "torch", torch
     for owner in (torch.Tensor, random.Random, JITFunction, Autotuner):
         yield owner.__name__, owner

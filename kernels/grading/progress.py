@@ -275,7 +275,7 @@ class Progress:
         height, width = 28 * len(self.sets) + 4, 0
         # So wide that its letters can be read on a phone, whatever the points of the longest set.
         longest = max((sum(row[2] for row in rows) for _, rows in self.sets), default=1)
-        point_width = max(2, min(11, 310 // longest))
+        point_width = max(2, min(11, 310 // max(1, longest)))
         parts = []
         for place, (name, rows) in enumerate(self.sets):
             y = 4 + 28 * place

@@ -12,8 +12,10 @@ import triton
 
 import kernels.grading.closeness
 from kernels.grading import check, progress, question
+from kernels.grading.integrity import Snapshot
 from kernels.grading.progress import note
 from kernels.grading.question import questions
+from kernels.lab.counting import models
 from tests.grading import submissions as s
 
 right = s.with_fault("")
@@ -187,6 +189,19 @@ def test_a_patch_in_the_notebook_is_told_before_anything_runs(monkeypatch):
     assert result.points == 0
     assert "checks.kind_fault" in result.message
     assert "Restart Python" in result.means
+
+
+def test_what_pytorch_replaces_of_its_own_is_no_patch(monkeypatch):
+    """The compiler replaces methods of every `torch.nn.Module`, those of our models too."""
+    snapshot = Snapshot()
+    monkeypatch.setattr(torch.nn.Module, "__setstate__", lambda module, state: None)
+    assert issubclass(models.Block, torch.nn.Module)
+    assert snapshot.changed() is None
+    monkeypatch.setattr(models.Block, "forward", lambda module, x: x)
+    assert snapshot.changed() == "kernels.lab.counting.models.Block.forward"
+    monkeypatch.undo()
+    monkeypatch.setattr(torch.Tensor, "norm", lambda tensor: 0.0)
+    assert snapshot.changed() == "Tensor.norm"
 
 
 def test_nothing_reaches_this_process():
