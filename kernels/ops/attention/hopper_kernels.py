@@ -83,9 +83,7 @@ def produce(
             mbarrier.wait(q_empty.index(group), (i & 1) ^ 1)
             mbarrier.expect(q_full.index(group), GROUP_ROWS * D * 2)
             at = [b, h, first_row + group * GROUP_ROWS, 0]
-            tma.async_copy_global_to_shared(
-                q_desc, at, q_full.index(group), q_tiles.index(group)
-            )
+            tma.async_copy_global_to_shared(q_desc, at, q_full.index(group), q_tiles.index(group))
         for j in range(ttgl.maximum(ttgl.cdiv(seen, BLOCK_KEYS), 1) - 1, -1, -1):
             stage = step % STAGES
             parity = (step // STAGES & 1) ^ 1

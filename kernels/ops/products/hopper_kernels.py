@@ -42,7 +42,6 @@ STAGES = ttgl.constexpr(4)
 FIRST_STEPS = ttgl.constexpr(4)  # steps along K beside which the tile before leaves, a chunk each
 
 
-
 @gluon.jit
 def place_of(tile, tiles_down, tiles_across, GROUP: ttgl.constexpr):
     # The tiles in their order: GROUP rows of tiles, column by column, then the next GROUP rows. So
