@@ -9,6 +9,7 @@ import torch.nn.functional as F
 
 from kernels.lab.profiling import profile
 from kernels.lab.profiling.ncu import METRICS, parse_csv
+from kernels.ops.products.moves import hopper_moves
 from kernels.paths import ROOT
 from kernels.registry import Case
 
@@ -105,7 +106,7 @@ def profiled(tmp_path_factory):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_its_bytes_are_those_of_the_formula(shape, profiled):
     m, _, n = shape
-    seen, told = profiled[shape], hopper.moves(Case(shape, torch.bfloat16), "fwd")
+    seen, told = profiled[shape], hopper_moves(Case(shape, torch.bfloat16), "fwd")
     written = m * n * 2
     assert seen.l2_read_sectors * SECTOR == pytest.approx(told.requested - written, rel=L2_WITHIN)
     assert seen.l2_write_sectors * SECTOR == pytest.approx(written, rel=L2_WITHIN)

@@ -148,7 +148,9 @@ def variants(op: Op) -> tuple[list[Variant], list[str]]:
     """An operation's variants to compile, and a sentence for each that can't be compiled here."""
     found, missing = [], []
     for variant in op.variants.values():
-        if variant.counted in ("triton", "cuda"):
+        if variant.counted == "formula":  # what can't run here can be recorded
+            found.append(variant)
+        elif variant.counted in ("triton", "cuda"):
             cuda = variant.counted == "cuda"
             why = (cuda and no_compiler()) or variant.unavailable(
                 torch.device("cuda" if cuda else "cpu")

@@ -76,7 +76,7 @@ def _by_copy_engine(x: Tensor) -> bool:
         and x.numel() > 0
         and all(0 < stride * size < 1 << 40 for stride in strides)
         and all(stride * size % VECTOR_BYTES == 0 for stride in x.stride()[:-1])
-        and (x.data_ptr() | x.storage_offset() * size) % VECTOR_BYTES == 0
+        and (x.data_ptr() | int(x.storage_offset()) * size) % VECTOR_BYTES == 0
     )
 
 

@@ -31,10 +31,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from kernels.ops.products.configurations import HOPPER_COLS, HOPPER_ROWS
 from kernels.ops.shared.gluon import meet
 
-TILE_ROWS = ttgl.constexpr(128)
-TILE_COLS = ttgl.constexpr(256)
+TILE_ROWS = ttgl.constexpr(HOPPER_ROWS)
+TILE_COLS = ttgl.constexpr(HOPPER_COLS)
 TILE_K = ttgl.constexpr(64)
 GROUP_ROWS = ttgl.constexpr(64)  # of a group of four warps
 CHUNK = ttgl.constexpr(64)  # columns that leave at a time

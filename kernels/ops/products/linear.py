@@ -21,14 +21,14 @@ from typing import Any
 import torch
 
 from kernels.launch import capability, for_card
-from kernels.ops.products.configurations import EVERYWHERE, TORCH, WAYS, Ways
+from kernels.ops.products.configurations import EVERYWHERE, HOPPER, TORCH, WAYS, Ways
 from kernels.ops.products.forward import simple
-from kernels.ops.products.moves import moves, simple_moves
+from kernels.ops.products.moves import hopper_moves, moves, simple_moves, suits
 from kernels.ops.products.operators import check, operator
 from kernels.ops.products.peers import compiled, max_autotuned, torch_linear
 from kernels.ops.products.tuning import backward_candidates, candidates
 from kernels.ops.shared.arguments import refuse_gradients
-from kernels.ops.shared.available import needs_gpu
+from kernels.ops.shared.available import needs_gpu, needs_hopper
 from kernels.registry import (
     Backward,
     Case,
@@ -76,7 +76,13 @@ def fused_simple(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
 
 def fused(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """The fastest in Triton, forward and back, on any card; arguments as of `linear`."""
-    result: Tensor = operator(x, weight, bias, EVERYWHERE.grad_x, EVERYWHERE.grad_weight)
+    result: Tensor = operator(x, weight, bias, *EVERYWHERE)
+    return result
+
+
+def fused_hopper(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """The kernel written for Hopper, where `hopper.suits` takes it; elsewhere `fused`."""
+    result: Tensor = operator(x, weight, bias, HOPPER, TORCH, TORCH)
     return result
 
 
@@ -110,7 +116,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if by.forward == TORCH:
         check(x, weight, bias)
         return torch_linear(x, weight, bias)
-    result: Tensor = operator(x, weight, bias, by.grad_x, by.grad_weight)
+    result: Tensor = operator(x, weight, bias, *by)
     return result
 
 
@@ -195,6 +201,14 @@ OP = register(
             ),
             Variant("fused_simple", fused_simple, counted="triton", moves=simple_moves),
             Variant("fused", fused, _BOTH, counted="triton", moves=moves),
+            Variant(
+                "fused_hopper",
+                fused_hopper,
+                counted="formula",
+                moves=hopper_moves,
+                unavailable=needs_hopper,
+                fits=suits,
+            ),
         ),
         shapes=SHAPES,
         beyond=((1, 1024, 3072), (16, 4096, 4096), (1000, 1001, 1003), (300, 1000, 520)),

@@ -20,7 +20,9 @@ from kernels.ops.products.configurations import (
     Tiling,
     forward_tiling,
     gradient_tiling,
+    hopper_tiles,
     shared_out,
+    suits_hopper,
 )
 from kernels.registry import Case, Moves
 
@@ -80,6 +82,27 @@ def moves(case: Case, pass_: str) -> Moves:
     if pass_ == "bwd":
         return backward_moves(case)
     return forward_moves(case, tiling_of(case))
+
+
+def suits(case: Case) -> bool:
+    """Whether the kernel written for Hopper takes a case, rows side by side."""
+    (m, k, n), size = case.shape, case.dtype.itemsize
+    aligned = _aligned(size, k, n)
+    return suits_hopper(m, n, size, aligned, capability(_CPU), multiprocessors(_CPU))
+
+
+def hopper_moves(case: Case, _pass: str) -> Moves:
+    """One launch of the kernel written for Hopper: two groups of a program read a tile's bias.
+
+    The copy engine leaves out what lies outside a matrix.
+    """
+    (m, k, n), size = case.shape, case.dtype.itemsize
+    down, across = hopper_tiles(m, n)
+    return Moves(
+        launches=1,
+        unique=(m * k + n * k + n + m * n) * size,
+        requested=(m * k * across + n * k * down + 2 * n * down + m * n) * size,
+    )
 
 
 def simple_moves(case: Case, _pass: str) -> Moves:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from kernels.ops.products.backward import grad_weight, grad_x
-from kernels.ops.products.configurations import TORCH, TRITON
+from kernels.ops.products.configurations import HOPPER, TORCH, TRITON
 from kernels.ops.products.forward import forward
 from kernels.ops.shared.arguments import check_tensor
 from kernels.ops.shared.operators import Gradient, define, refuse_second_derivative
@@ -45,9 +45,9 @@ def check(x: Tensor, weight: Tensor, bias: Tensor | None, *_: str) -> None:
 
 
 def _launch(
-    x: Tensor, weight: Tensor, bias: Tensor | None, grad_x_by: str, grad_weight_by: str
+    x: Tensor, weight: Tensor, bias: Tensor | None, by: str, grad_x_by: str, grad_weight_by: str
 ) -> Tensor:
-    return forward(x, weight, bias)
+    return forward(x, weight, bias, hopper=by == HOPPER)
 
 
 def _fake(x: Tensor, weight: Tensor, *_: Any) -> Tensor:
@@ -59,7 +59,7 @@ def _composed(x: Tensor, weight: Tensor, bias: Tensor | None, *_: str) -> Tensor
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, weight, _bias, *ctx.by = inputs
+    x, weight, _bias, _by, *ctx.by = inputs
     ctx.save_for_backward(x, weight)
 
 
@@ -76,7 +76,7 @@ def _formula(ctx: Any, dy: Tensor) -> Any:
         dweight = _rows(dy).T @ _rows(x)
     if for_bias and (dbias is None or not for_weight):
         dbias = _rows(dy).sum(0)
-    return dx, dweight, dbias if for_bias else None, None, None
+    return dx, dweight, dbias if for_bias else None, None, None, None
 
 
 def _rows(x: Tensor) -> Tensor:
@@ -103,7 +103,8 @@ _define = functools.partial(
     independent="*",
     checks=check,
 )
-_ARGUMENTS = "(Tensor x, Tensor weight, Tensor? bias, str grad_x, str grad_weight) -> Tensor"
+_BY = "str forward, str grad_x, str grad_weight"
+_ARGUMENTS = f"(Tensor x, Tensor weight, Tensor? bias, {_BY}) -> Tensor"
 _with_grad = _define(f"linear_with_grad{_ARGUMENTS}", gradient=Gradient(_keep, _formula))
 operator = _define(f"linear{_ARGUMENTS}", trained=_with_grad)
 _grad_x_operator = define(
