@@ -24,7 +24,7 @@ from kernels.launch import capability, for_card
 from kernels.ops.products.configurations import EVERYWHERE, TORCH, WAYS, Ways
 from kernels.ops.products.forward import simple
 from kernels.ops.products.moves import moves, simple_moves
-from kernels.ops.products.operators import check, operator
+from kernels.ops.products.operators import check, composed, operator
 from kernels.ops.products.peers import compiled, max_autotuned, torch_linear
 from kernels.ops.products.tuning import backward_candidates, candidates
 from kernels.ops.shared.arguments import refuse_gradients
@@ -109,7 +109,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     by = ways(x)
     if by.forward == TORCH:
         check(x, weight, bias)
-        return torch_linear(x, weight, bias)
+        return composed(x, weight, bias)
     result: Tensor = operator(x, weight, bias, by.grad_x, by.grad_weight)
     return result
 
