@@ -80,12 +80,12 @@ def fused(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return result
 
 
-def ways(x: Tensor) -> Ways:
+def ways(x: Any) -> Ways:
     """Which kernels `linear` takes for x: on a CPU the package's own, which are interpreted there.
 
     On a GPU those of `WAYS`, chosen by capability alone.
     """
-    if not x.is_cuda or not torch.cuda.is_available():
+    if not getattr(x, "is_cuda", False) or not torch.cuda.is_available():
         return EVERYWHERE
     return for_card(WAYS, capability(x.device))
 
