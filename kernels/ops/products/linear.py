@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from kernels.launch import capability, for_card
+from kernels.ops.products import linear_cuda
 from kernels.ops.products.configurations import EVERYWHERE, TORCH, WAYS, Ways
 from kernels.ops.products.forward import simple
 from kernels.ops.products.moves import moves, simple_moves
@@ -193,6 +194,7 @@ OP = register(
             Variant(
                 "compile_max_autotune", max_autotuned, unavailable=needs_gpu, cases=MAX_AUTOTUNED
             ),
+            *linear_cuda.VARIANTS,
             Variant("fused_simple", fused_simple, counted="triton", moves=simple_moves),
             Variant("fused", fused, _BOTH, counted="triton", moves=moves),
         ),
