@@ -16,7 +16,7 @@ from kernels.ops.shared.operators import device_guard
 
 Tensor = torch.Tensor
 
-_ADDED = 1024  # elements that a program of `add_splits` takes; not timed yet
+ADDED = 1024  # elements that a program of `add_splits` takes; not timed yet
 
 
 def grad_x(dy: Tensor, weight: Tensor, tiling: Tiling | None = None) -> Tensor:
@@ -144,5 +144,5 @@ def _persistent(
 
 def _finish(parts: Tensor, out: Tensor) -> None:
     """Add up the parts of a sum, the first dimension of `parts`."""
-    grid = (-(-out.numel() // _ADDED),)
-    add_splits[grid](parts, out, out.numel(), len(parts), BLOCK=_ADDED, num_warps=4)
+    grid = (-(-out.numel() // ADDED),)
+    add_splits[grid](parts, out, out.numel(), len(parts), BLOCK=ADDED, num_warps=4)

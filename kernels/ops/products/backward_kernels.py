@@ -127,7 +127,7 @@ def gradient_persistent(
     a_desc,
     b_desc,
     out_desc,
-    out_ptr,
+    parts_ptr,
     sums_ptr,
     M,
     N,
@@ -159,9 +159,9 @@ def gradient_persistent(
             total, sums = _tile_by_descriptors(
                 a_desc, b_desc, row, col, first, last, ACROSS, False, BLOCK_M, BLOCK_N, BLOCK_K
             )
-        if out_ptr is not None:
-            out = out_ptr + (split * M + rows)[:, None] * N + cols[None, :]
-            tl.store(out, total, mask=(rows < M)[:, None] & (cols < N)[None, :])
+        if parts_ptr is not None:
+            part = parts_ptr + (split * M + rows)[:, None] * N + cols[None, :]
+            tl.store(part, total, mask=(rows < M)[:, None] & (cols < N)[None, :])
         else:
             out_desc.store([row, col], total.to(out_desc.dtype))
 

@@ -21,10 +21,18 @@ from typing import Any
 import torch
 
 from kernels.launch import capability, for_card
+<<<<<<< HEAD
 from kernels.ops.products.configurations import EVERYWHERE, HOPPER, TORCH, WAYS, Ways
 from kernels.ops.products.forward import simple
 from kernels.ops.products.moves import hopper_moves, moves, simple_moves, suits
 from kernels.ops.products.operators import check, operator
+=======
+from kernels.ops.products import linear_cuda
+from kernels.ops.products.configurations import EVERYWHERE, TORCH, WAYS, Ways
+from kernels.ops.products.forward import simple
+from kernels.ops.products.moves import moves, simple_moves
+from kernels.ops.products.operators import check, composed, operator
+>>>>>>> linear
 from kernels.ops.products.peers import compiled, max_autotuned, torch_linear
 from kernels.ops.products.tuning import backward_candidates, candidates
 from kernels.ops.shared.arguments import refuse_gradients
@@ -86,12 +94,12 @@ def fused_hopper(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
     return result
 
 
-def ways(x: Tensor) -> Ways:
+def ways(x: Any) -> Ways:
     """Which kernels `linear` takes for x: on a CPU the package's own, which are interpreted there.
 
     On a GPU those of `WAYS`, chosen by capability alone.
     """
-    if not x.is_cuda or not torch.cuda.is_available():
+    if not getattr(x, "is_cuda", False) or not torch.cuda.is_available():
         return EVERYWHERE
     return for_card(WAYS, capability(x.device))
 
@@ -115,8 +123,13 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     by = ways(x)
     if by.forward == TORCH:
         check(x, weight, bias)
+<<<<<<< HEAD
         return torch_linear(x, weight, bias)
     result: Tensor = operator(x, weight, bias, *by)
+=======
+        return composed(x, weight, bias)
+    result: Tensor = operator(x, weight, bias, by.grad_x, by.grad_weight)
+>>>>>>> linear
     return result
 
 
@@ -199,6 +212,7 @@ OP = register(
             Variant(
                 "compile_max_autotune", max_autotuned, unavailable=needs_gpu, cases=MAX_AUTOTUNED
             ),
+            *linear_cuda.VARIANTS,
             Variant("fused_simple", fused_simple, counted="triton", moves=simple_moves),
             Variant("fused", fused, _BOTH, counted="triton", moves=moves),
             Variant(

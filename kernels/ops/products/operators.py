@@ -54,7 +54,11 @@ def _fake(x: Tensor, weight: Tensor, *_: Any) -> Tensor:
     return torch.empty((*x.shape[:-1], weight.shape[0]), dtype=x.dtype, device=x.device)
 
 
-def _composed(x: Tensor, weight: Tensor, bias: Tensor | None, *_: str) -> Tensor:
+def composed(x: Tensor, weight: Tensor, bias: Tensor | None, *_: str) -> Tensor:
+    """The product by PyTorch's operator, in x's dtype inside autocast too."""
+    if torch.is_autocast_enabled(x.device.type):
+        with torch.autocast(x.device.type, enabled=False):
+            return torch.nn.functional.linear(x, weight, bias)
     return torch.nn.functional.linear(x, weight, bias)
 
 
@@ -97,7 +101,7 @@ _define = functools.partial(
     define,
     launch=_launch,
     fake=_fake,
-    composed=_composed,
+    composed=composed,
     of=OF,
     tensors={"x": "*K", "weight": "NK", "bias": "N"},
     independent="*",

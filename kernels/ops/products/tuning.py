@@ -10,6 +10,7 @@ import torch
 from kernels.ops.products.backward import grad_weight, grad_x
 from kernels.ops.products.configurations import Tiling
 from kernels.ops.products.forward import forward
+from kernels.ops.products.peers import torch_linear
 from kernels.registry import Case
 
 Tensor = torch.Tensor
@@ -39,11 +40,12 @@ def forward_to_try(case: Case) -> dict[str, Tiling]:
 
 
 def candidates(case: Case) -> dict[str, Any]:
-    """The tilings of the forward in a case, as functions of its inputs."""
-    return {
+    """The tilings of the forward in a case as functions of its inputs, and PyTorch's product."""
+    tried = {
         name: functools.partial(forward, tiling=tiling)
         for name, tiling in forward_to_try(case).items()
     }
+    return {"PyTorch": torch_linear, **tried}
 
 
 def gradients_to_try(case: Case) -> dict[str, tuple[str, Tiling]]:
