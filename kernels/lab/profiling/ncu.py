@@ -24,8 +24,8 @@ OCCUPANCY = "sm__warps_active.avg.pct_of_peak_sustained_active"
 ISSUE = "sm__inst_issued.avg.pct_of_peak_sustained_active"
 LOAD_SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"
 STORE_SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum"
-# What SMs get and send, by loads, stores and the copy engine; and what the L2 is asked for, which is
-# less: what SMs side by side ask for at about one time goes to it once.
+# What SMs get and send, by loads, stores and the copy engine; and what the L2 is asked for, which
+# is less: what SMs side by side ask for at about one time goes to it once.
 SM_READ = "l1tex__m_xbar2l1tex_read_bytes.sum"
 SM_WRITE = "l1tex__m_l1tex2xbar_write_bytes.sum"
 L2_READ_SECTORS = "lts__t_sectors_srcunit_tex_op_read.sum"

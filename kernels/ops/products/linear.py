@@ -21,18 +21,11 @@ from typing import Any
 import torch
 
 from kernels.launch import capability, for_card
-<<<<<<< HEAD
+from kernels.ops.products import linear_cuda
 from kernels.ops.products.configurations import EVERYWHERE, HOPPER, TORCH, WAYS, Ways
 from kernels.ops.products.forward import simple
 from kernels.ops.products.moves import hopper_moves, moves, simple_moves, suits
-from kernels.ops.products.operators import check, operator
-=======
-from kernels.ops.products import linear_cuda
-from kernels.ops.products.configurations import EVERYWHERE, TORCH, WAYS, Ways
-from kernels.ops.products.forward import simple
-from kernels.ops.products.moves import moves, simple_moves
 from kernels.ops.products.operators import check, composed, operator
->>>>>>> linear
 from kernels.ops.products.peers import compiled, max_autotuned, torch_linear
 from kernels.ops.products.tuning import backward_candidates, candidates
 from kernels.ops.shared.arguments import refuse_gradients
@@ -123,13 +116,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     by = ways(x)
     if by.forward == TORCH:
         check(x, weight, bias)
-<<<<<<< HEAD
-        return torch_linear(x, weight, bias)
-    result: Tensor = operator(x, weight, bias, *by)
-=======
         return composed(x, weight, bias)
-    result: Tensor = operator(x, weight, bias, by.grad_x, by.grad_weight)
->>>>>>> linear
+    result: Tensor = operator(x, weight, bias, *by)
     return result
 
 
