@@ -276,7 +276,7 @@ def test_pytorchs_way_back_is_chosen_by_the_operators_arguments():
     exact = both_ways(reference, {n: v.double() for n, v in given.items()}, dy.double())
     for ways, expected in (((TORCH, TORCH), 0), ((TORCH, "triton"), 1), (("triton", TORCH), 1)):
         leaves = [one.detach().requires_grad_() for one in given.values()]
-        y = linear.operator(*leaves, *ways)
+        y = linear.operator(*leaves, "triton", *ways)
         with interpreting() as launches:
             found = torch.autograd.grad(y, leaves, dy)
         assert len(launches) == expected
