@@ -25,11 +25,11 @@ from kernels.launch.arena import Access, Arena
 from kernels.launch.builder import MendedBuilder, Options
 from kernels.launch.errors import KernelError, LaunchError, Place, Program
 from kernels.launch.formats import encode
+from kernels.launch.gluon import is_gluon
 from kernels.launch.language import Language, tell_signs
 from kernels.launch.launches import TIME_LIMIT_S
 from kernels.launch.rewrite import function_of
 from kernels.launch.tape import is_descriptor
-from kernels.launch.triton_launch import is_gluon
 
 
 def _number(value: Any, annotation: str | None) -> Any:

@@ -23,8 +23,8 @@ from triton.runtime.jit import create_function_from_signature
 
 from kernels.launch import kept
 from kernels.launch.binary import Compiled, resource_usage
+from kernels.launch.gluon import is_gluon
 from kernels.launch.launches import Launch
-from kernels.launch.triton_launch import is_gluon
 
 _MATRIX = re.compile(r"(?:wgmma\.mma_async|mma\.sync|tcgen05\.mma)")
 # ptxas says so, and no more, where it lets each asynchronous product wait for the one before.

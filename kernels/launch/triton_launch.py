@@ -12,11 +12,6 @@ from kernels.launch.binary import Specialization
 from kernels.launch.launches import Launch
 
 
-def is_gluon(kernel: JITFunction[Any]) -> bool:
-    """Whether a kernel is written in Gluon, Triton's lower level, which no interpreter runs."""
-    return bool(kernel.is_gluon()) if hasattr(kernel, "is_gluon") else False
-
-
 @dataclass(frozen=True, kw_only=True)
 class TritonLaunch(Launch):
     """One launch of a `@triton.jit` function; `options` are its warps, its stages and the like."""

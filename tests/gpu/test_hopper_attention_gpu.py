@@ -12,7 +12,6 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(hopper is None, reason="needs a GPU of compute capability 9.0"),
 ]
-PROVES = ("kernels.ops.attention.hopper", "kernels.ops.attention.hopper_kernels")
 
 
 def tensors(b, h, hk, sq, sk, d, dtype=torch.bfloat16, spread=1.0, seed=0):
@@ -69,7 +68,7 @@ def assert_near(q, k, v, causal, lengths=None, scale=None):
     assert torch.equal(out, again)
 
 
-@pytest.mark.proves(*PROVES)
+@pytest.mark.proves("kernels.ops.attention.hopper", "kernels.ops.attention.hopper_kernels")
 @pytest.mark.parametrize("d", [64, 128])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(
@@ -90,7 +89,7 @@ def test_against_float64(b, h, hk, sq, sk, d, causal):
         assert_near(*tensors(b, h, hk, sq, sk, d, dtype, spread), causal)
 
 
-@pytest.mark.proves(*PROVES)
+@pytest.mark.proves("kernels.ops.attention.hopper", "kernels.ops.attention.hopper_kernels")
 @pytest.mark.parametrize("causal", [False, True])
 def test_lengths_of_keys(causal):
     q, k, v = tensors(4, 4, 2, 500, 700, 128)
@@ -102,7 +101,7 @@ def test_lengths_of_keys(causal):
     assert_near(q, k, v, causal, lengths)
 
 
-@pytest.mark.proves(*PROVES)
+@pytest.mark.proves("kernels.ops.attention.hopper", "kernels.ops.attention.hopper_kernels")
 @pytest.mark.parametrize("d", [64, 128])
 def test_layouts(d):
     packed = torch.randn(2, 200, 3, 6, d, device="cuda").to(torch.bfloat16)
@@ -113,7 +112,7 @@ def test_layouts(d):
     assert_near(q, k, v, False)
 
 
-@pytest.mark.proves(*PROVES)
+@pytest.mark.proves("kernels.ops.attention.hopper", "kernels.ops.attention.hopper_kernels")
 def test_numbers_that_are_hard():
     q, k, v = tensors(1, 4, 4, 512, 512, 64)
     assert_near(30 * q, k, v, True)  # large scores

@@ -8,15 +8,21 @@ import torch
 
 from kernels import registry
 from kernels.lab.counting import aot, op_ledger
-from kernels.launch import LaunchError, assume_capability, interpreting, recording, triton_compile
-from kernels.launch.triton_launch import is_gluon
+from kernels.launch import (
+    LaunchError,
+    assume_capability,
+    gluon,
+    interpreting,
+    recording,
+    triton_compile,
+)
+from kernels.launch.gluon import is_gluon
 from kernels.ops.products.configurations import hopper_tiles, suits_hopper
 from kernels.ops.products.linear import fused_hopper, linear
 from kernels.ops.products.moves import hopper_moves
-from kernels.ops.shared import available
 from kernels.registry import DTYPES, Case
 
-pytestmark = pytest.mark.skipif(available.no_gluon() is not None, reason="no Gluon for Hopper")
+pytestmark = pytest.mark.skipif(gluon.no_gluon() is not None, reason="no Gluon for Hopper")
 SHAPE = (4096, 1024, 3072)
 
 

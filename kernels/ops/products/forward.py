@@ -6,6 +6,7 @@ import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.launch import capability, for_card, multiprocessors
+from kernels.launch.gluon import may_take_gluon
 from kernels.ops.products.configurations import (
     SIMPLE,
     SINGLE,
@@ -15,7 +16,6 @@ from kernels.ops.products.configurations import (
     suits_hopper,
 )
 from kernels.ops.products.forward_kernels import linear_persistent, linear_tile
-from kernels.ops.shared.available import may_take_gluon
 from kernels.ops.shared.operators import device_guard
 from kernels.ops.shared.rows import one_row_stride
 

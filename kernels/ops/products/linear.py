@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from kernels.launch import capability, for_card
+from kernels.launch.gluon import needs_hopper
 from kernels.ops.products import linear_cuda
 from kernels.ops.products.configurations import EVERYWHERE, HOPPER, TORCH, WAYS, Ways
 from kernels.ops.products.forward import simple
@@ -29,7 +30,7 @@ from kernels.ops.products.operators import check, composed, operator
 from kernels.ops.products.peers import compiled, max_autotuned, torch_linear
 from kernels.ops.products.tuning import backward_candidates, candidates
 from kernels.ops.shared.arguments import refuse_gradients
-from kernels.ops.shared.available import needs_gpu, needs_hopper
+from kernels.ops.shared.available import needs_gpu
 from kernels.registry import (
     Backward,
     Case,
