@@ -9,8 +9,7 @@ from kernels import registry
 from kernels.lab.measuring import correctness
 from kernels.launch import interpreting, recording
 from kernels.ops.chains import bias_gelu, configurations, norm_gelu
-from kernels.ops.chains.configurations import Strips
-from kernels.ops.norms.configurations import SharedRows
+from kernels.ops.chains.configurations import Strips, WholeRows
 from kernels.philox import threshold
 
 NAMES = ("bias_gelu_dropout_residual", "layernorm_gelu_dropout_residual")
@@ -215,7 +214,8 @@ def test_strips_and_whole_rows_give_the_same_gradients():
         )
         for configured in (
             None,
-            SharedRows(2, 4, 1, 2, hold_weight=False),
+            WholeRows(2, 4, 1, 2, hold_weight=False),
+            WholeRows(4, 2, 1, 1, ahead=True),
             Strips(4, 64, 2, 1, 1),
             Strips(2, 128, 4, 4, 3),
         )

@@ -13,7 +13,7 @@ import triton
 
 from kernels.hardware import WARP_THREADS
 from kernels.launch import for_card
-from kernels.ops.norms.configurations import SHARED_BYTES, SharedRows, Tile
+from kernels.ops.norms.configurations import SHARED_BYTES, Tile
 from kernels.ops.shared.blocks import Block, first_fit
 
 # -------------------------------------------------------------------------------- gated products
@@ -23,12 +23,38 @@ from kernels.ops.shared.blocks import Block, first_fit
 GATED_FORWARD = Block(2048, 4)
 GATED_BACKWARD = Block(1024, 4)
 
+# What binds the chains with a norm, predicted before they were timed. An H200 copies 4.3 TB/s and
+# issues 132 SMs x 4 x 32 x 1.98 GHz = 33.4 instructions of a thread a ps: while 4 bytes an element
+# move (LayerNorm and GELU forward) 31, while 6 bytes do (the other three) 47. What the binaries have
+# an element, of bf16, with 16 a thread; plain LayerNorm with its 19 runs at 0.97 of the copy.
+#                                 `/`, cvt, two sums, masks   now   of what is issued meanwhile
+#   LayerNorm, GELU                             29             21      0.69
+#   the whole chain                             46             35      0.76
+#   LayerNorm, GELU, backward                   53             34      0.74
+#   the whole chain, backward                   74             47      1.00
+# So forward bytes bind, if warps enough are there; the whole chain's backward is bound by what it
+# issues, whose random numbers are a fifth of it.
+
 # -------------------------------------------------------------------------------------- forward
 
 # Columns that a program of `bias_gelu_tile` takes, and its warps; a narrower row has a block of its
 # own. Not timed yet.
 BIAS_GELU = Block(2048, 4)
 NARROWEST = 64  # columns of a block: eight blocks of random numbers
+
+
+@dataclass(frozen=True)
+class Row:
+    """How `norm_gelu_row` holds a row: its block, and what it does before the sums are there.
+
+    Weight and bias may be loaded together with the row, and random numbers drawn while it is under
+    way; or both behind the sums, which takes fewer registers.
+    """
+
+    block: Block
+    weights_early: bool = True
+    draw_early: bool = True
+
 
 # The block of a row of a chain with a norm, first fit, as in the norms; a wider row goes in tiles.
 # Not timed yet. Four to eight warps a row of 8192 leave room for two rows or more an SM beside the
@@ -56,6 +82,13 @@ def bias_gelu_block(n_cols: int) -> Block:
 
 
 @functools.lru_cache(maxsize=1024)
+def norm_gelu_row_of(n_cols: int, itemsize: int, by_vectors: bool, drops: bool) -> Row:
+    """Return how a row of a chain with a norm is held, or its tiles."""
+    block = norm_gelu_block(n_cols, itemsize, by_vectors)
+    return Row(block, block.cols <= WEIGHTS_EARLY_UP_TO)
+
+
+@functools.lru_cache(maxsize=1024)
 def norm_gelu_block(n_cols: int, itemsize: int, by_vectors: bool) -> Block:
     """Return the block of a row of a chain with a norm, or the tiles of a row that is wider.
 
@@ -80,6 +113,28 @@ class Strips:
     num_warps: int
     programs_per_sm: int
     stages: int
+
+
+@dataclass(frozen=True)
+class WholeRows:
+    """How `norm_gelu_backward_rows` runs: rows of a tile, warps, programs an SM, pipeline stages.
+
+    `ahead`: with one stage, the next tile is on its way to registers. `hold_weight` keeps weight
+    and bias in registers; without, a row loads them anew from a cache.
+    """
+
+    block_rows: int
+    num_warps: int
+    programs_per_sm: int
+    stages: int
+    ahead: bool = False
+    hold_weight: bool = True
+
+    @property
+    def registers(self) -> int:
+        """Registers a thread may have if as many programs as planned are to fit an SM."""
+        threads = self.programs_per_sm * self.num_warps * WARP_THREADS
+        return min(255, 65536 // threads // 8 * 8)
 
 
 # Tiles of strips: elements in 16 bits (half as many in fp32), warps, programs an SM, stages at
@@ -127,7 +182,7 @@ def strips_configuration(n_cols: int, itemsize: int, capability: tuple[int, int]
 @functools.lru_cache(maxsize=1024)
 def rows_configuration(
     n_cols: int, itemsize: int, by_vectors: bool, drops: bool, capability: tuple[int, int]
-) -> SharedRows | None:
+) -> WholeRows | None:
     """Return how whole rows of `n_cols` go back through a norm; None if they are too wide.
 
     `by_vectors` says that they are loaded 16 bytes at a time, `drops` that there is a dropout.
@@ -144,4 +199,4 @@ def rows_configuration(
     if block > WIDEST and not drops:
         most = 2  # with more it spills, if only where no random numbers are made
     stages = _stages(most, programs, tile_bytes, capability)
-    return SharedRows(block_rows, num_warps, programs, stages)
+    return WholeRows(block_rows, num_warps, programs, stages)
