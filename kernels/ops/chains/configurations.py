@@ -24,9 +24,9 @@ GATED_FORWARD = Block(2048, 4)
 GATED_BACKWARD = Block(1024, 4)
 
 # What binds the chains with a norm, predicted before they were timed. An H200 copies 4.3 TB/s and
-# issues 132 SMs x 4 x 32 x 1.98 GHz = 33.4 instructions of a thread a ps: while 4 bytes an element
-# move (LayerNorm and GELU forward) 31, while 6 bytes do (the other three) 47. What the binaries have
-# an element, of bf16, with 16 a thread; plain LayerNorm with its 19 runs at 0.97 of the copy.
+# issues 132 SMs x 4 x 32 x 1.98 GHz = 33.4 instructions of a thread a ps: while the 4 bytes of an
+# element move (LayerNorm and GELU forward) 31, while 6 bytes do (the other three) 47. What binaries
+# have an element, of bf16, with 16 a thread; plain LayerNorm with its 19 runs at 0.97 of the copy.
 #                                 `/`, cvt, two sums, masks   now   of what is issued meanwhile
 #   LayerNorm, GELU                             29             21      0.69
 #   the whole chain                             46             35      0.76
