@@ -53,13 +53,11 @@ def norm_gelu_backward_rows(
     BLOCK_ROWS: tl.constexpr,
     BLOCK_COLS: tl.constexpr,
     STAGES: tl.constexpr,
-    AHEAD: tl.constexpr,
     HOLD_WEIGHT: tl.constexpr,
 ):
     # Whole rows, BLOCK_ROWS at a time; a program takes `rows_each`. With STAGES above 1 the next
-    # tiles are under way to shared memory, with AHEAD the next one to registers: that takes fewer
-    # instructions. HOLD_WEIGHT keeps weight and bias in registers. FULL says that every tile is:
-    # no lane is masked.
+    # tiles are under way to shared memory. HOLD_WEIGHT keeps weight and bias in registers. FULL
+    # says that every tile is: no lane is masked.
     n_cols = BLOCK_COLS if FULL else n_col_units * STRIDE_UNIT
     cols = tl.arange(0, BLOCK_COLS)[None, :]
     col_mask = cols < n_cols
@@ -78,23 +76,12 @@ def norm_gelu_backward_rows(
     tile_rows = tl.arange(0, BLOCK_ROWS)[:, None]
     x_places = tile_rows * x_step + cols
     dy_places = tile_rows * dy_step + cols
-    if AHEAD:
-        mask = (tile_rows < (BLOCK_ROWS if FULL else n_mine)) & col_mask
-        next_x = tl.load(x_ptr + first * x_step + x_places, mask=mask, other=0.0)
-        next_dy = tl.load(dy_ptr + first * dy_step + dy_places, mask=mask, other=0.0)
     for start in tl.range(0, n_mine, BLOCK_ROWS, num_stages=STAGES):
         row = first + start
         row_mask = tile_rows < (BLOCK_ROWS if FULL else n_mine - start)
         mask = row_mask & col_mask
-        if AHEAD:
-            x, dy = next_x, next_dy
-            next_row = row + BLOCK_ROWS
-            more = (tile_rows < n_mine - start - BLOCK_ROWS) & col_mask
-            next_x = tl.load(x_ptr + next_row * x_step + x_places, mask=more, other=0.0)
-            next_dy = tl.load(dy_ptr + next_row * dy_step + dy_places, mask=more, other=0.0)
-        else:
-            x = tl.load(x_ptr + row * x_step + x_places, mask=mask, other=0.0)
-            dy = tl.load(dy_ptr + row * dy_step + dy_places, mask=mask, other=0.0)
+        x = tl.load(x_ptr + row * x_step + x_places, mask=mask, other=0.0)
+        dy = tl.load(dy_ptr + row * dy_step + dy_places, mask=mask, other=0.0)
         inv_std = tl.load(inv_std_ptr + row + tile_rows, mask=row_mask, other=0.0)
         shift = tl.load(mean_ptr + row + tile_rows, mask=row_mask, other=0.0) * inv_std
         # Masked lanes hold 0 − mean; dy is 0 there, so that no sum sees them.

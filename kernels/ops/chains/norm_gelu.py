@@ -26,7 +26,7 @@ from kernels.ops.chains.configurations import (
     Row,
     Strips,
     WholeRows,
-    norm_gelu_row_of,
+    held_row,
     rows_configuration,
 )
 from kernels.ops.chains.dropout import dropping
@@ -72,7 +72,7 @@ def forward(
     unit = stride_unit(n_cols, x_stride, residual_stride)
     by_vectors = fill_vectors(unit, x.element_size())
     told = dropping(p, n_cols)
-    chosen = configured or norm_gelu_row_of(n_cols, x.element_size(), by_vectors, told["DROPS"])
+    chosen = configured or held_row(n_cols, x.element_size(), by_vectors, told["DROPS"])
     block = chosen.block
     held = n_cols <= block.cols
     more: dict[str, bool] = {}
@@ -217,7 +217,6 @@ def backward(
                 BLOCK_ROWS=chosen.block_rows,
                 BLOCK_COLS=block_cols,
                 STAGES=chosen.stages,
-                AHEAD=chosen.ahead,
                 HOLD_WEIGHT=chosen.hold_weight,
                 num_warps=chosen.num_warps,
                 maxnreg=chosen.registers,

@@ -176,13 +176,12 @@ _ROWS_AT_MOST = 2  # of a tile; with more, addresses take a fifth of all instruc
 
 
 def rows_to_try(case: Case) -> dict[str, WholeRows]:
-    """The tiles of whole rows worth timing, by name: two or three stages, or the next row ahead."""
+    """The tiles of whole rows worth timing, by name."""
     block = max(NARROWEST, triton.next_power_of_2(case.shape[-1]))
     found = {}
-    for (a_thread, warps, per_sm), stages in itertools.product(_ROWS, (1, 2, 3)):
+    for (a_thread, warps, per_sm), stages in itertools.product(_ROWS, (2, 3, 4)):
         block_rows, left = divmod(a_thread * warps * 32, block)
         if left == 0 and 1 <= block_rows <= _ROWS_AT_MOST:
-            how = "ahead" if stages == 1 else f"{stages} stages"
-            name = f"{block_rows}x{block}, {warps} warps, {per_sm} an SM, {how}"
-            found[name] = WholeRows(block_rows, warps, per_sm, stages, ahead=stages == 1)
+            name = f"{block_rows}x{block}, {warps} warps, {per_sm} an SM, {stages} stages"
+            found[name] = WholeRows(block_rows, warps, per_sm, stages)
     return found
