@@ -27,6 +27,7 @@ _PLACES = {
     "plots": "drawing.plots",
     "warps": "drawing.warps",
     "rounds": "drawing.rounds:rounds",
+    "waiting": "drawing.waiting",
     "peak_shares": "drawing.peaks:peak_shares",
     "CYCLE": "drawing.style:CYCLE",
     "WRITE_HATCH": "drawing.style:WRITE_HATCH",

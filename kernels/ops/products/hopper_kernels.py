@@ -40,13 +40,15 @@ TILE_K = ttgl.constexpr(64)
 GROUP_ROWS = ttgl.constexpr(64)  # of a group of four warps
 CHUNK = ttgl.constexpr(64)  # columns that leave at a time
 STAGES = ttgl.constexpr(4)
-FIRST_STEPS = ttgl.constexpr(4)  # steps along K beside which the tile before leaves, a chunk each
+SIZES = ["n_rows", "n_col_eights", "k_steps", "tiles_down", "tiles_across"]
+# Steps along K beside which the tile before leaves, a chunk each.
+FIRST_STEPS = ttgl.constexpr(4)
 
 
 @gluon.jit
 def place_of(tile, tiles_down, tiles_across, GROUP: ttgl.constexpr):
-    # The tiles in their order: GROUP rows of tiles, column by column, then the next GROUP rows. So
-    # programs that run together share tiles of x and of w in the L2.
+    # The tiles in their order: GROUP rows of tiles, column by column, then the next
+    # GROUP rows. So programs that run together share tiles of x and w in the L2.
     a_group = GROUP * tiles_across
     first = tile // a_group * GROUP
     rows = ttgl.minimum(tiles_down - first, GROUP)
@@ -73,32 +75,37 @@ def produce(
         down, across = place_of(tile, tiles_down, tiles_across, GROUP)
         for k in range(k_steps):
             stage = step % STAGES
-            # Even rounds of a barrier end in parity 0, odd ones in 1. Nobody has filled the stages
-            # before the first round, so that waiting for parity 1 passes at once.
+            # A barrier's bit flips with each round. Nobody has filled a stage
+            # before the first, so that waiting for bit 1 passes at once.
             mbarrier.wait(empty.index(stage), (step // STAGES & 1) ^ 1)
             filled = full.index(stage)
             mbarrier.expect(filled, (TILE_ROWS + TILE_COLS) * TILE_K * 2)
             row, col = down * TILE_ROWS, k * TILE_K
-            x_above, x_below = x_stages.index(2 * stage), x_stages.index(2 * stage + 1)
+            x_above = x_stages.index(2 * stage)
+            x_below = x_stages.index(2 * stage + 1)
+            below, of_w = row + GROUP_ROWS, across * TILE_COLS
+            w_tile = w_stages.index(stage)
             tma.async_copy_global_to_shared(x_desc, [row, col], filled, x_above)
-            tma.async_copy_global_to_shared(x_desc, [row + GROUP_ROWS, col], filled, x_below)
-            w_at = [across * TILE_COLS, col]
-            tma.async_copy_global_to_shared(w_desc, w_at, filled, w_stages.index(stage))
+            tma.async_copy_global_to_shared(x_desc, [below, col], filled, x_below)
+            tma.async_copy_global_to_shared(w_desc, [of_w, col], filled, w_tile)
             step += 1
 
 
 @gluon.jit
 def halves(x):
-    # (64, n) to its left and its right (64, n / 2): registers get other names, nothing moves.
+    # (64, n) to its left and its right (64, n / 2): registers get other names.
     pairs = ttgl.reshape(x, [x.shape[0], 2, x.shape[1] // 2])
     return ttgl.split(ttgl.permute(pairs, [0, 2, 1]))
 
 
 @gluon.jit
-def send(chunk, C: ttgl.constexpr, WHICH: ttgl.constexpr, y_desc, buffers, row, col):
-    # Chunk C of a finished tile to memory, by way of one of this group's two buffers. Rows past the
-    # last, as those of the first call, which has no tile yet, the copy engine leaves out.
-    tma.store_wait(1)  # what left from this buffer, the chunk before the last, has been read
+def send(
+    chunk, C: ttgl.constexpr, WHICH: ttgl.constexpr, y_desc, buffers, row, col
+):  # fmt: skip
+    # Chunk C of a finished tile to memory, by one of this group's two buffers. Rows
+    # past the last, as those of the first call, which has no tile yet, the copy
+    # engine leaves out.
+    tma.store_wait(1)  # the chunk before the last has left this buffer
     meet()
     buffer = buffers.index(2 * WHICH + C % 2)
     buffer.store(chunk)
@@ -109,10 +116,16 @@ def send(chunk, C: ttgl.constexpr, WHICH: ttgl.constexpr, y_desc, buffers, row, 
 
 @gluon.jit
 def multiply(
-    acc, step, x_stages, w_stages, full, empty, WHICH: ttgl.constexpr, FIRST: ttgl.constexpr
+    acc,
+    step,
+    x_stages,
+    w_stages,
+    full,
+    WHICH: ttgl.constexpr,
+    FIRST: ttgl.constexpr,
 ):
-    # One step along K, begun once its stage is full. Its products go on while the caller does other
-    # things.
+    # One step along K, begun once its stage is full. Its products go on while the
+    # caller does other things.
     stage = step % STAGES
     mbarrier.wait(full.index(stage), step // STAGES & 1)
     x_tile = x_stages.index(2 * stage + WHICH)
@@ -128,7 +141,8 @@ def give_back(step, empty):
 
 @gluon.jit
 def bias_of(bias_ptr, col, n_cols, C: ttgl.constexpr, layout: ttgl.constexpr):
-    cols = col + C * CHUNK + ttgl.arange(0, CHUNK, layout=ttgl.SliceLayout(0, layout))
+    within = ttgl.arange(0, CHUNK, layout=ttgl.SliceLayout(0, layout))
+    cols = col + C * CHUNK + within
     bias = ttgl.load(bias_ptr + cols, mask=cols < n_cols, other=0.0)
     return ttgl.expand_dims(bias.to(ttgl.float32), 0)
 
@@ -152,8 +166,9 @@ def consume(
     HAS_BIAS: ttgl.constexpr,
 ):
     dtype: ttgl.constexpr = y_desc.dtype
-    sums: ttgl.constexpr = ttgl.NVMMADistributedLayout([3, 0], [4, 1], [16, 256, 16])
-    quarter: ttgl.constexpr = ttgl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
+    of_wgmma: ttgl.constexpr = ttgl.NVMMADistributedLayout
+    sums: ttgl.constexpr = of_wgmma([3, 0], [4, 1], [16, 256, 16])
+    quarter: ttgl.constexpr = of_wgmma([3, 0], [4, 1], [16, 64, 16])
     packed0 = ttgl.zeros([GROUP_ROWS, CHUNK], dtype, layout=quarter)
     packed1 = ttgl.zeros([GROUP_ROWS, CHUNK], dtype, layout=quarter)
     packed2 = ttgl.zeros([GROUP_ROWS, CHUNK], dtype, layout=quarter)
@@ -165,7 +180,7 @@ def consume(
         down, across = place_of(tile, tiles_down, tiles_across, GROUP)
         acc = ttgl.zeros([GROUP_ROWS, TILE_COLS], ttgl.float32, layout=sums)
         for c in ttgl.static_range(FIRST_STEPS):
-            acc = multiply(acc, step, x_stages, w_stages, full, empty, WHICH, c == 0)
+            acc = multiply(acc, step, x_stages, w_stages, full, WHICH, c == 0)
             if c == 0:
                 send(packed0, 0, WHICH, y_desc, buffers, row, col)
             if c == 1:
@@ -179,7 +194,7 @@ def consume(
                 give_back(step, empty)
             step += 1
         for _ in range(FIRST_STEPS, k_steps):
-            acc = multiply(acc, step, x_stages, w_stages, full, empty, WHICH, False)
+            acc = multiply(acc, step, x_stages, w_stages, full, WHICH, False)
             acc = warpgroup_mma_wait(1, deps=[acc])
             give_back(step, empty)
             step += 1
@@ -204,7 +219,7 @@ def consume(
             y1 += bias1
             y2 += bias2
             y3 += bias3
-        else:  # packed as they are, ptxas (13.0) takes the sums for read while products still run
+        else:  # packed as they are, ptxas takes them for read while products run
             y0 += 0.0
             y1 += 0.0
             y2 += 0.0
@@ -220,8 +235,8 @@ def consume(
     tma.store_wait(0)
 
 
-# A binary for all shapes: none of them is told to the compiler, but that 8 divides the columns.
-@gluon.jit(do_not_specialize=["n_rows", "n_col_eights", "k_steps", "tiles_down", "tiles_across"])
+# One binary for all shapes: the compiler knows that 8 divides the columns, no more.
+@gluon.jit(do_not_specialize=SIZES)
 def hopper_product(
     x_desc,
     w_desc,
@@ -238,34 +253,30 @@ def hopper_product(
     # A program an SM, which takes every so many-th tile.
     dtype: ttgl.constexpr = x_desc.dtype
     n_cols = n_col_eights * 8
-    x_stages = ttgl.allocate_shared_memory(dtype, [2 * STAGES, GROUP_ROWS, TILE_K], x_desc.layout)
-    w_stages = ttgl.allocate_shared_memory(dtype, [STAGES, TILE_COLS, TILE_K], w_desc.layout)
-    buffers = ttgl.allocate_shared_memory(dtype, [4, GROUP_ROWS, CHUNK], y_desc.layout)
-    full = ttgl.allocate_shared_memory(ttgl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    empty = ttgl.allocate_shared_memory(ttgl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    allocate: ttgl.constexpr = ttgl.allocate_shared_memory
+    of_x: ttgl.constexpr = [2 * STAGES, GROUP_ROWS, TILE_K]
+    of_w: ttgl.constexpr = [STAGES, TILE_COLS, TILE_K]
+    x_stages = allocate(dtype, of_x, x_desc.layout)
+    w_stages = allocate(dtype, of_w, w_desc.layout)
+    buffers = allocate(dtype, [4, GROUP_ROWS, CHUNK], y_desc.layout)
+    full = allocate(ttgl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    empty = allocate(ttgl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for stage in ttgl.static_range(STAGES):
         mbarrier.init(full.index(stage), count=1)
         mbarrier.init(empty.index(stage), count=2)  # two groups give a stage back
     fence_async_shared()
-    # The tuples stand here: given a name first, their constants would become tensors. Registers a
-    # thread: 240 for the groups (the second number is the producer's), of 168 at the launch.
+    # The tuples stand here: given a name first, their constants would become
+    # tensors. Registers a thread: 168 at the launch, then 240 and, to load, 24.
     ttgl.warp_specialize(
         [
-            (
-                consume,
-                (0, y_desc, bias_ptr, x_stages, w_stages, buffers, full, empty, n_rows, n_cols,
-                 k_steps, tiles_down, tiles_across, GROUP, HAS_BIAS),
-            ),
-            (
-                consume,
-                (1, y_desc, bias_ptr, x_stages, w_stages, buffers, full, empty, n_rows, n_cols,
-                 k_steps, tiles_down, tiles_across, GROUP, HAS_BIAS),
-            ),
-            (
-                produce,
-                (x_desc, w_desc, x_stages, w_stages, full, empty, k_steps, tiles_down,
-                 tiles_across, GROUP),
-            ),
+            (consume, (0, y_desc, bias_ptr, x_stages, w_stages, buffers, full,
+                       empty, n_rows, n_cols, k_steps, tiles_down, tiles_across,
+                       GROUP, HAS_BIAS)),
+            (consume, (1, y_desc, bias_ptr, x_stages, w_stages, buffers, full,
+                       empty, n_rows, n_cols, k_steps, tiles_down, tiles_across,
+                       GROUP, HAS_BIAS)),
+            (produce, (x_desc, w_desc, x_stages, w_stages, full, empty, k_steps,
+                       tiles_down, tiles_across, GROUP)),
         ],
         [4, 1],
         [240, 24],
