@@ -86,6 +86,23 @@ def test_the_generated_norm_and_softmax_are_right_and_ask_twice(record, blocks):
         assert step.bytes_unique == 2 * x.nbytes + small
 
 
+@pytest.mark.parametrize("capability", [75, 80, 90])
+def test_no_generated_kernel_spills_and_a_row_is_not_in_shared_memory(record, capability):
+    x, other, weight, bias = tensors(rows=1)
+    u, y, seed = torch.empty(x.shape), torch.empty_like(x), torch.tensor([7])
+    for name, args in {
+        "layernorm": (x, weight, bias, y, N, N),
+        "softmax": (x, y, N, N),
+        "chain": (x, seed, weight, bias, other, u, y, 0, N, N),
+    }.items():
+        for blocks in (ROW, ROW | {"R0_BLOCK": 2048}):
+            with recording() as launches:
+                kernel(record, name)[(1,)](*args, **blocks)
+            found = compile_launch(next(iter(launches)), capability)
+            assert found.stack_bytes == 0
+            assert found.shared_bytes < 1024 < x.nbytes
+
+
 def chain_of(record):
     (text,) = record.kernels("chain").values()
     return generated.plain(text)
