@@ -23,6 +23,9 @@ _PLACES = {
     "recordings": "records.data:recordings",
     "host_costs": "measuring.host_cost:host_costs",
     "lab_report": "records.lab_report",
+    # what a compiler wrote
+    "generated": "profiling.generated",
+    "generated_kernels": "profiling.generated_kernels",
     # figures and explorers
     "plots": "drawing.plots",
     "warps": "drawing.warps",
