@@ -179,8 +179,10 @@ class Ways:
     grad_weight: str
 
 
-# PyTorch's products are cuBLAS's, the faster way where nothing says otherwise; none is timed yet.
+EVERYWHERE = Ways(TRITON, TRITON, TRITON)  # `fused`; interpreted and counted on a CPU
+BY_TORCH = Ways(TORCH, TORCH, TORCH)
+# PyTorch's products are cuBLAS's, the faster where nothing else was timed; on 7.5 `tl.dot` uses no
+# tensor cores, so that they are in any case.
 WAYS: dict[tuple[int, int], Ways] = {
-    (7, 5): Ways(TORCH, TORCH, TORCH),
+    (7, 5): BY_TORCH,
 }
-EVERYWHERE = Ways(TRITON, TRITON, TRITON)  # interpreted and counted on a CPU
