@@ -129,13 +129,18 @@ def test_parts_of_a_sum_are_shared_out_whole():
 
 
 def test_few_tiles_of_a_weight_share_the_rows():
-    """1024 × 1024 in tiles of 128 × 128 is 64 tiles, and a card has twice as many SMs."""
-    told = configurations.gradient_tiling((1024, 1024, 16384), 2, True, True, (9, 0), 132)
-    assert told.splits == 132 // told.tiles(1024, 1024)
-    assert told.splits > 1
-    assert configurations.gradient_tiling((1024, 1024, 64), 2, True, True, (9, 0), 132).splits == 1
-    for_x = configurations.gradient_tiling((1024, 1024, 16384), 2, True, False, (9, 0), 132)
-    assert for_x.splits == 1
+    def splits(n, k, m, across=True):
+        return configurations.gradient_tiling((n, k, m), 2, True, across, (9, 0), 132).splits
+
+    # 32 tiles of 128 × 256 for 132 SMs: four share a sum, and all are taken at once.
+    assert splits(1024, 1024, 16384) == 4
+    assert splits(1024, 1024, 64) == 1
+    assert splits(1024, 1024, 16384, across=False) == 1
+    # 96 tiles: one round of SMs not quite full, or three full ones of a quarter each, when the sums
+    # are so long that writing the parts costs less.
+    assert splits(3072, 1024, 4096) == 1
+    assert splits(3072, 1024, 16384) == 4
+    assert splits(12288, 4096, 8192) == 1
 
 
 # --------------------------------------------------------------------------------- how near
