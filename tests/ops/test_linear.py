@@ -12,7 +12,15 @@ from kernels.lab.counting import op_ledger, traffic
 from kernels.launch import assume_capability, interpreting, recording
 from kernels.ops.products import configurations, linear, moves
 from kernels.ops.products.backward import grad_weight, grad_x
-from kernels.ops.products.configurations import FEW_ROWS, FORWARD, TORCH, Tiling, Ways
+from kernels.ops.products.configurations import (
+    BY_TORCH,
+    FEW_ROWS,
+    FORWARD,
+    TORCH,
+    TRITON,
+    Tiling,
+    Ways,
+)
 from kernels.ops.products.forward import forward
 from kernels.ops.products.linear import fused, fused_simple, reference
 from kernels.registry import DTYPES, Case, get
@@ -121,13 +129,18 @@ def test_parts_of_a_sum_are_shared_out_whole():
 
 
 def test_few_tiles_of_a_weight_share_the_rows():
-    """1024 × 1024 in tiles of 128 × 128 is 64 tiles, and a card has twice as many SMs."""
-    told = configurations.gradient_tiling((1024, 1024, 16384), 2, True, True, (9, 0), 132)
-    assert told.splits == 132 // told.tiles(1024, 1024)
-    assert told.splits > 1
-    assert configurations.gradient_tiling((1024, 1024, 64), 2, True, True, (9, 0), 132).splits == 1
-    for_x = configurations.gradient_tiling((1024, 1024, 16384), 2, True, False, (9, 0), 132)
-    assert for_x.splits == 1
+    def splits(n, k, m, across=True):
+        return configurations.gradient_tiling((n, k, m), 2, True, across, (9, 0), 132).splits
+
+    # 32 tiles of 128 × 256 for 132 SMs: four share a sum, and all are taken at once.
+    assert splits(1024, 1024, 16384) == 4
+    assert splits(1024, 1024, 64) == 1
+    assert splits(1024, 1024, 16384, across=False) == 1
+    # 96 tiles: one round of SMs not quite full, or three full ones of a quarter each, when the sums
+    # are so long that writing the parts costs less.
+    assert splits(3072, 1024, 4096) == 1
+    assert splits(3072, 1024, 16384) == 4
+    assert splits(12288, 4096, 8192) == 1
 
 
 # --------------------------------------------------------------------------------- how near
@@ -270,13 +283,13 @@ def test_tables_are_for_cards_in_order():
         assert all(not one.persistent for card, one in table.items() if card < (9, 0))
 
 
-def test_pytorchs_way_back_is_chosen_by_the_operators_arguments():
+def test_pytorchs_way_back_is_chosen_product_by_product():
     given = make((40, 24, 16), torch.bfloat16)
     dy = torch.randn(40, 16).bfloat16()
     exact = both_ways(reference, {n: v.double() for n, v in given.items()}, dy.double())
-    for ways, expected in (((TORCH, TORCH), 0), ((TORCH, "triton"), 1), (("triton", TORCH), 1)):
+    for *ways, expected in ((TORCH, TORCH, 0), (TORCH, TRITON, 1), (TRITON, TORCH, 1)):
         leaves = [one.detach().requires_grad_() for one in given.values()]
-        y = linear.operator(*leaves, "triton", *ways)
+        y = linear.launched(*leaves, Ways(TRITON, *ways))
         with interpreting() as launches:
             found = torch.autograd.grad(y, leaves, dy)
         assert len(launches) == expected
@@ -289,9 +302,11 @@ def test_the_public_function_follows_its_table(monkeypatch):
     with interpreting() as launches:
         ours = linear.linear(**given)
     assert len(launches) == 1
-    monkeypatch.setattr(linear, "ways", lambda x: Ways(TORCH, TORCH, TORCH))
+    monkeypatch.setattr(linear, "ways", lambda x: BY_TORCH)
     with interpreting() as launches:
         theirs = linear.linear(**given)
+        monkeypatch.setattr(linear, "ways", lambda x: Ways(TORCH, TRITON, TRITON))
+        assert torch.equal(linear.linear(**given), theirs)
     assert not launches
     assert off(ours, theirs.double()) <= 2 * rounding(torch.bfloat16)
 

@@ -59,13 +59,19 @@ SIMPLE: dict[tuple[int, int], Tiling] = {
     (7, 5): Tiling(64, 64, 32, num_warps=8, num_stages=2),
     (8, 0): Tiling(128, 128, 32, num_warps=8, num_stages=3),
 }
-# None of these is timed yet. On 7.5 `tl.dot` uses no tensor cores in any dtype: the tiles there are
+# None but 9.0 is timed yet. On 7.5 `tl.dot` uses no tensor cores in any dtype: the tiles there are
 # small so that nothing spills, and a product is slow whatever they are.
 FORWARD: dict[tuple[int, int], Tiling] = {
     (7, 5): Tiling(64, 64, 32, num_warps=8, num_stages=2),
     (8, 0): Tiling(128, 128, 32, num_warps=8, num_stages=4),
     (8, 6): Tiling(128, 128, 32, num_warps=8, num_stages=3),
-    (9, 0): Tiling(128, 256, 64, num_warps=8, num_stages=4, persistent=True, halves=True),
+    # H200, `python -m kernels.lab tune linear`, bf16, µs at 4096×1024×3072 / 16384×1024×3072 /
+    # 8192×4096×12288 / 4096×4096×4096; PyTorch (cuBLAS) 41.6 / 156 / 1172 / 194:
+    #   this 40.8 / 160 / 1197 / 195; 4 stages 40.5 / 160 / 1201 / 195; 3 stages, stored whole
+    #   41.1 / 160 / 1193 / 196; 4 stages, loops apart 44.6 / 177 / 1243 / 201
+    #   256×128 with 4 stages 41.3 / 164 / 1205 / 196; 128×128×128 45.0 / 172 / 1268 / 215
+    #   by plain pointers, a program a tile: 58.7 / 241 / 1802 / 289
+    (9, 0): Tiling(128, 256, 64, 8, 3, persistent=True, halves=True, flatten=True),
     (10, 0): Tiling(128, 256, 64, num_warps=8, num_stages=3, persistent=True, halves=True),
     (12, 0): Tiling(128, 128, 64, num_warps=8, num_stages=2, persistent=True, halves=True),
 }
@@ -109,7 +115,7 @@ def forward_tiling(m: int, itemsize: int, aligned: bool, capability: tuple[int, 
 
 # ------------------------------------------------------------------------------------- backward
 
-# Not timed yet, like FORWARD.
+# None but 9.0 is timed yet.
 GRAD_X: dict[tuple[int, int], Tiling] = {
     (7, 5): FORWARD[7, 5],
     (8, 0): Tiling(128, 128, 32, num_warps=8, num_stages=3),
@@ -119,11 +125,13 @@ GRAD_X: dict[tuple[int, int], Tiling] = {
 GRAD_WEIGHT: dict[tuple[int, int], Tiling] = {
     (7, 5): FORWARD[7, 5],
     (8, 0): Tiling(128, 128, 32, num_warps=8, num_stages=3),
-    (9, 0): Tiling(128, 128, 64, num_warps=8, num_stages=3, persistent=True),
-    (12, 0): Tiling(128, 128, 32, num_warps=8, num_stages=3, persistent=True),
+    (9, 0): Tiling(128, 256, 64, num_warps=8, num_stages=3, persistent=True),
+    (12, 0): Tiling(128, 64, 64, num_warps=8, num_stages=3, persistent=True),
 }
 MOST_SPLITS = 8
-STEPS_A_SPLIT = 8  # steps along the sum that a program has at least
+# Bytes that an H100 moves while an SM takes a step of 128 × 256 × 64: at 3 TB/s some 0.8 µs' worth.
+BYTES_A_STEP = 2_500_000
+STEPS_OF_LAUNCHES = 8  # what the launches that add parts up take beside their bytes
 
 
 @functools.lru_cache(maxsize=1024)
@@ -137,7 +145,7 @@ def gradient_tiling(
 ) -> Tiling:
     """Return how a product of the backward runs, of `sizes` (m, n, k), k being summed over.
 
-    `across` is dW's. Where its tiles would leave half the SMs idle, several programs share a sum.
+    `across` is dW's, whose sums several programs may share.
     """
     m, n, k = sizes
     if itemsize == 4:
@@ -148,9 +156,24 @@ def gradient_tiling(
         tiling = for_card(GRAD_WEIGHT if across else GRAD_X, capability)
         if not aligned and capability >= (8, 0):
             tiling = for_card(POINTERS, capability)
-    steps = -(-k // tiling.block_k)
-    splits = min(MOST_SPLITS, sms // tiling.tiles(m, n), steps // STEPS_A_SPLIT)
-    return replace(tiling, splits=max(1, splits)) if across else tiling
+    return replace(tiling, splits=splits_of(m, n, k, tiling, sms)) if across else tiling
+
+
+def splits_of(m: int, n: int, k: int, tiling: Tiling, sms: int) -> int:
+    """Return how many programs best share the sum of each tile of an m × n product over k.
+
+    The tiles are taken in rounds of as many as SMs, and a last round that is not full leaves SMs
+    idle. Parts of the sums fill it better, but they are written in fp32 and read again. Both are
+    told in steps along k.
+    """
+    steps, tiles = -(-k // tiling.block_k), tiling.tiles(m, n)
+
+    def cost(splits: int) -> float:
+        rounds = -(-tiles * splits // sms) * -(-steps // splits)
+        added = STEPS_OF_LAUNCHES + 2 * splits * m * n * 4 / BYTES_A_STEP
+        return rounds + (splits > 1) * added
+
+    return min(range(1, min(MOST_SPLITS, steps) + 1), key=cost)
 
 
 def shared_out(depth: int, tiling: Tiling) -> tuple[int, int]:
@@ -199,12 +222,15 @@ class Ways(NamedTuple):
     grad_weight: str
 
 
-# PyTorch's products are cuBLAS's, the faster way where nothing says otherwise; none is timed yet.
+EVERYWHERE = Ways(TRITON, TRITON, TRITON)  # `fused`; interpreted and counted on a CPU
+BY_TORCH = Ways(TORCH, TORCH, TORCH)
+# PyTorch's products are cuBLAS's, the faster where nothing else was timed; on 7.5 `tl.dot` uses no
+# tensor cores, so that they are in any case.
 WAYS: dict[tuple[int, int], Ways] = {
-    (7, 5): Ways(TORCH, TORCH, TORCH),
+    (7, 5): BY_TORCH,
     # H200, bf16, µs, F.linear's and ours: 42.5 and 39.6 (4096×1024×3072), 174 and 157
-    # (16384×1024×3072), 1231 and 1212 (8192×4096×12288), 209 and 202 (4096³).
+    # (16384×1024×3072), 1231 and 1212 (8192×4096×12288), 209 and 202 (4096³). Going back cuBLAS's
+    # two products were faster by 1 to 4 % and more.
     (9, 0): Ways(HOPPER, TORCH, TORCH),
-    (10, 0): Ways(TORCH, TORCH, TORCH),
+    (10, 0): BY_TORCH,
 }
-EVERYWHERE = Ways(TRITON, TRITON, TRITON)  # interpreted and counted on a CPU

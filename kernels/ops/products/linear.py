@@ -23,10 +23,10 @@ import torch
 from kernels.launch import capability, for_card
 from kernels.launch.gluon import needs_hopper
 from kernels.ops.products import linear_cuda
-from kernels.ops.products.configurations import EVERYWHERE, HOPPER, TORCH, WAYS, Ways
+from kernels.ops.products.configurations import BY_TORCH, EVERYWHERE, HOPPER, TORCH, WAYS, Ways
 from kernels.ops.products.forward import simple
 from kernels.ops.products.moves import hopper_moves, moves, simple_moves, suits
-from kernels.ops.products.operators import check, composed, operator
+from kernels.ops.products.operators import check, composed, launched
 from kernels.ops.products.peers import compiled, max_autotuned, torch_linear
 from kernels.ops.products.tuning import backward_candidates, candidates
 from kernels.ops.shared.arguments import refuse_gradients
@@ -78,14 +78,12 @@ def fused_simple(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
 
 def fused(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """The fastest in Triton, forward and back, on any card; arguments as of `linear`."""
-    result: Tensor = operator(x, weight, bias, *EVERYWHERE)
-    return result
+    return launched(x, weight, bias, EVERYWHERE)
 
 
 def fused_hopper(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The kernel written for Hopper, where `hopper.suits` takes it; elsewhere `fused`."""
-    result: Tensor = operator(x, weight, bias, HOPPER, TORCH, TORCH)
-    return result
+    """The kernel written for Hopper, where `suits_hopper` takes it; elsewhere `fused`."""
+    return launched(x, weight, bias, Ways(HOPPER, TORCH, TORCH))
 
 
 def ways(x: Any) -> Ways:
@@ -115,11 +113,10 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     multiples of 16 bytes; others go by plain pointers, which is slower.
     """
     by = ways(x)
-    if by.forward == TORCH:
+    if by == BY_TORCH:
         check(x, weight, bias)
         return composed(x, weight, bias)
-    result: Tensor = operator(x, weight, bias, *by)
-    return result
+    return launched(x, weight, bias, by)
 
 
 def inputs(
