@@ -1,1 +1,1 @@
-"""Attention."""
+"""Attention: its kernels forward, the formula of its gradients, others' kernels."""
