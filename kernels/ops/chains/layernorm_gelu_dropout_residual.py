@@ -19,6 +19,7 @@ import math
 import torch
 import torch.nn.functional as F
 
+from kernels.ops.chains import layernorm_gelu_dropout_residual_cuda as in_cuda
 from kernels.ops.chains import norm_gelu
 from kernels.ops.chains import norm_gelu_common as common
 from kernels.ops.chains.bias_gelu import INSTEAD, gelu_by_operators
@@ -182,6 +183,7 @@ OP = register(
                 counted="triton",
                 moves=common.moves(True),
             ),
+            *in_cuda.VARIANTS,
         ),
         shapes=common.SHAPES,
         beyond=common.BEYOND,
