@@ -15,12 +15,8 @@ __device__ float gelu_of(float v) {
     return __fdividef(v, 1.0f + __expf(-2.0f * u));
 }
 
-template <typename T>
-__device__ float chained(float normalised, const T* weight, const T* bias, float residual,
-                         bool kept, float scale) {
-    if (weight) normalised *= float(*weight);
-    if (bias) normalised += float(*bias);
-    return residual + (kept ? gelu_of(normalised) * scale : 0.0f);
+__device__ float chained(float h, float residual, bool kept, float scale) {
+    return residual + (kept ? gelu_of(h) * scale : 0.0f);
 }
 
 // Needs n_cols to be a multiple of 8, at most 8 * HELD * blockDim.x, and all rows to begin at
@@ -32,10 +28,11 @@ __global__ void __launch_bounds__(128 * HELD)
                int n_cols, long long x_stride, long long residual_stride, float eps,
                unsigned int threshold, float scale) {
     constexpr int SIZE = 16 / sizeof(T), PACKS = 8 / SIZE;
+    constexpr bool EARLY = sizeof(T) == 2;  // residual's floats beside x's would spill
     const T* row = x + blockIdx.x * x_stride;
     const T* added = residual + blockIdx.x * residual_stride;
     long long first = blockIdx.x * (long long)n_cols;
-    Pack<T, SIZE> held[HELD][PACKS], onto[HELD][PACKS];
+    Pack<T, SIZE> held[HELD][PACKS], onto[HELD][PACKS] = {};
     uint4 words[HELD];
     // All loads stand before the random numbers, which are made while these are under way.
 #pragma unroll
@@ -45,7 +42,7 @@ __global__ void __launch_bounds__(128 * HELD)
         for (int j = 0; j < PACKS; j++) {
             bool inside = 8 * block < n_cols;
             held[k][j] = inside ? load<SIZE>(row, block * PACKS + j) : Pack<T, SIZE>{};
-            onto[k][j] = inside ? load<SIZE>(added, block * PACKS + j) : Pack<T, SIZE>{};
+            if (EARLY && inside) onto[k][j] = load<SIZE>(added, block * PACKS + j);
         }
     }
 #pragma unroll
@@ -74,15 +71,16 @@ __global__ void __launch_bounds__(128 * HELD)
 #pragma unroll
         for (int j = 0; j < PACKS; j++) {
             Pack<T, SIZE> factor, shift;
+            if (!EARLY) onto[k][j] = load<SIZE>(added, block * PACKS + j);
             if (weight) factor = load<SIZE>(weight, block * PACKS + j);
             if (bias) shift = load<SIZE>(bias, block * PACKS + j);
 #pragma unroll
             for (int i = 0; i < SIZE; i++) {
                 bool kept = dropout_keeps(words[k], j * SIZE + i, threshold);
-                held[k][j].at[i] = T(chained((float(held[k][j].at[i]) - mean) * inv_std,
-                                             weight ? &factor.at[i] : nullptr,
-                                             bias ? &shift.at[i] : nullptr,
-                                             float(onto[k][j].at[i]), kept, scale));
+                float h = (float(held[k][j].at[i]) - mean) * inv_std;
+                if (weight) h *= float(factor.at[i]);
+                if (bias) h += float(shift.at[i]);
+                held[k][j].at[i] = T(chained(h, float(onto[k][j].at[i]), kept, scale));
             }
             reinterpret_cast<Pack<T, SIZE>*>(y + first)[block * PACKS + j] = held[k][j];
         }
@@ -105,7 +103,9 @@ __global__ void __launch_bounds__(LOOP_THREADS)
     for (int col = threadIdx.x; col < n_cols; col += blockDim.x) {
         long long e = first + col;
         bool kept = dropout_keeps(dropout_words(seed_offset, e / 8), e % 8, threshold);
-        y[e] = T(chained((float(row[col]) - mean) * inv_std, weight ? weight + col : nullptr,
-                         bias ? bias + col : nullptr, float(added[col]), kept, scale));
+        float h = (float(row[col]) - mean) * inv_std;
+        if (weight) h *= float(weight[col]);
+        if (bias) h += float(bias[col]);
+        y[e] = T(chained(h, float(added[col]), kept, scale));
     }
 }
