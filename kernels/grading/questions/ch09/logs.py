@@ -41,7 +41,7 @@ def _entry(attempt: Attempt, log: list[Any], where: str) -> float:
             "The log is what the caller wants beside y. Without it the graph is whole, and the "
             "function does less than it did."
             if not log
-            else "",
+            else "Who reads the log counts on one entry for each call.",
         )
     entry = log[0]
     if type(entry) in (int, float):
@@ -106,7 +106,10 @@ def grade_logs(attempt: Attempt) -> None:
         for name, before, after in zip(("x", "weight"), case, given, strict=True):
             if (first := changed(before, after)) is not None:
                 place = index_of(first, tuple(before.shape))
-                raise Wrong(f"{attempt.name} changed its input {name}, first at {name}{place}.")
+                raise Wrong(
+                    f"{attempt.name} changed its input {name}, first at {name}{place}.",
+                    "The caller goes on with x and weight: return a new tensor.",
+                )
         _judge(attempt, output, log, case)
     attempt.held.append("y and the logged share are right")
     one_graph(attempt, (*cases[0], []))

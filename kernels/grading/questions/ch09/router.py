@@ -39,11 +39,16 @@ _PLAN = (
     (1, 5, "fp32", 0.0),
     (40, 48, "fp32", 200.0),
     (40, 48, "fp32", -300.0),
+    (2100, 5, "fp32", 0.0),
 )
-_WIDEST = (80, 256, "fp32", 0.0)
+_WIDEST = (80, 128, "fp32", 0.0)
 _PASS = (
     "That is the pass which the compiler makes, too. A program that has a tile of probs in "
     "registers can sum its columns there, before it stores them."
+)
+_TOO_LARGE = (
+    "No maximum is taken away: exp of a large number is infinite, and of a small one 0. Each row "
+    "takes its own largest element away first."
 )
 _OUTSIDE = (
     "A tile has two edges: the mask of x and probs takes (rows < tokens)[:, None] & "
@@ -68,15 +73,16 @@ def _cases(rng: random.Random, tokens: int, experts: int, name: str, mean: float
     ]
 
 
+def _down(tile: Tensor) -> Tensor:
+    """Divide the exponentials of a tile by their sums down the columns."""
+    e = torch.exp(tile - tile.amax(-1, keepdim=True))
+    return e / e.sum(0)
+
+
 def _softmaxes(case: Case) -> Iterator[tuple[str, Tensor]]:
     x = case.x.double()
     lanes = 1 << (x.shape[1] - 1).bit_length()
-    e = torch.exp(x.float()).double()
     own = x.amax(-1, keepdim=True)
-    yield (
-        "No maximum is taken away: exp of a large number is infinite, and of a small one 0.",
-        (e / e.sum(-1, keepdim=True)),
-    )
     for top in (torch.clamp(own, min=0.0) if lanes > x.shape[1] else own, own):
         values = torch.exp((x - top).float()).double()
         over = (lanes - x.shape[1]) * torch.exp(-top.float()).double()
@@ -86,11 +92,19 @@ def _softmaxes(case: Case) -> Iterator[tuple[str, Tensor]]:
             values / (values.sum(-1, keepdim=True) + over),
         )
     yield "The exp is not divided by the sum of its row.", torch.exp(x - own)
-    yield "The softmax runs down the columns: a row is a token.", torch.softmax(x, 0)
-    yield (
-        "One maximum and one sum serve all rows: each token has its own.",
-        torch.softmax(x.flatten(), 0).view_as(x),
-    )
+    for tiles in (x.split(block) for block in (16, 32, 64, len(x))):
+        yield (
+            "The softmax runs down the columns: a row is a token.",
+            torch.cat([torch.softmax(tile, 0) for tile in tiles]),
+        )
+        yield (
+            "The sum runs down the columns: each row, a token, has a sum of its own.",
+            torch.cat([_down(tile) for tile in tiles]),
+        )
+        yield (
+            "One sum serves all rows of a tile: each token has its own.",
+            torch.cat([torch.softmax(tile.flatten(), 0).view_as(tile) for tile in tiles]),
+        )
     yield "That is the logarithm of it.", torch.log_softmax(x, -1)
 
 
@@ -123,17 +137,42 @@ def _loads(case: Case) -> Iterator[tuple[str, Tensor]]:
         yield "The sums are divided by the number of partial sums.", probs.sum(0) / parts
         means = torch.stack([part.mean(0) for part in probs.split(block)])
         yield "A mean of means: the last tile has fewer tokens, and the same weight.", means.mean(0)
+        yield (
+            "It is divided twice: the partial sums by their tokens, and the whole by all of them.",
+            means.sum(0) / tokens,
+        )
+        yield (
+            "It is divided twice: the partial sums by their tokens, and the whole by all of them.",
+            probs.sum(0) / block / tokens,
+        )
     for what, wrong in _softmaxes(case):
         yield what, wrong.mean(0)
 
 
+def _no_maximum(runs: list[Run]) -> bool:
+    """Whether it is wrong only where values lie far from 0."""
+    failed = [r for r in runs if r.fault is not None]
+    return bool(failed) and all(r.case.trait and r.wrong.numel() > 0 for r in failed)
+
+
 def _explain_probs(runs: list[Run]) -> str:
-    return recognised(runs, _softmaxes)
+    if told := recognised(runs, _softmaxes):
+        return told
+    return _TOO_LARGE if _no_maximum(runs) else ""
 
 
 def _explain_load(runs: list[Run]) -> str:
     if told := recognised(runs, _loads):
         return told
+    if _no_maximum(runs):
+        return _TOO_LARGE
+    failed = [r for r in runs if r.fault is not None and r.wrong.numel()]
+    if failed and all(bool(r.output.isnan().all()) for r in failed):
+        return (
+            "Every load is nan. In a row beyond the last token everything is -inf, and so is its "
+            "maximum: -inf - (-inf) is nan, and one nan is the sum of its column. Give such rows "
+            "another maximum, or leave them out of the sums with tl.where."
+        )
     return "The last experts have no load: the grid is too small." if only_end_missing(runs) else ""
 
 
@@ -177,18 +216,25 @@ def _one_pass(runs: list[Run]) -> None:
 
 
 def _tiles(attempt: Attempt, runs: list[Run]) -> None:
-    """`Wrong` unless a program of the first launch takes at most `MOST` tokens."""
+    """`Wrong` unless a program of the first launch takes `FEWEST` to `MOST` tokens."""
     for r in runs:
         first, tokens = r.launches.seen[0], len(r.case.x)
-        count, least = math.prod(first.grid), math.ceil(tokens / MOST)
+        count = math.prod(first.grid)
+        least, most = math.ceil(tokens / MOST), math.ceil(tokens / FEWEST)
+        runs_on = f"{first.name} runs {count} program{'s' * (count != 1)} on {r.case}; the question"
         if count < least:
             raise Wrong(
-                f"{first.name} runs {count} program{'s' * (count != 1)} on {r.case}; the question "
-                f"takes {least} at least: {MOST} tokens a program at most.",
+                f"{runs_on} takes {least} at least: {MOST} tokens a program at most.",
                 "A GPU has dozens of SMs, and a program runs on one: with few programs most of "
                 "them idle.",
             )
-    attempt.held.append(f"at most {MOST} tokens for each program of the first launch")
+        if count > most:
+            raise Wrong(
+                f"{runs_on} takes {most} at most: {FEWEST} tokens a program at least.",
+                "Each program writes a row of partial sums, which is read once more: with few "
+                "tokens a program, these are as many bytes as a pass over x.",
+            )
+    attempt.held.append(f"{FEWEST} to {MOST} tokens for each program of the first launch")
 
 
 def grade_router(attempt: Attempt) -> None:
@@ -201,12 +247,12 @@ def grade_router(attempt: Attempt) -> None:
     part = Part(attempt.answer, 0)
     own = Attempt(part, attempt.seed)
     runs = right_gradient(own, of_probs, _explain_probs, "probs", _OUTSIDE)
+    if not any(r.operators for r in runs):
+        _one_pass(runs)
     loads = _graded_loads(attempt, of_load, runs, part.returned)
     attempt.held.append(f"probs and load right on {len(runs)} random inputs")
     # An atomic is the more telling fault where the launches are also too few.
     no_atomics(attempt, of_probs[0])
-    if not any(r.operators for r in runs):
-        _one_pass(runs)
     computed_by_kernels(own, runs, launches=2)
     computed_by_kernels(Attempt(part, attempt.seed), loads, launches=2)
     attempt.held.append("2 launches of your own, and no PyTorch operator beside them")
