@@ -312,3 +312,30 @@ def logs_compiled(x, weight, log):
     h = torch.relu(x @ weight)
     log.append((h == 0).float().mean())
     return h * 2
+
+
+def logs_where_asked(x, weight, log):
+    """One graph while it is captured, and the log only when it is not."""
+    if torch.compiler.is_compiling():
+        return torch.relu(x @ weight) * 2
+    return logs_item(x, weight, log)
+
+
+def logs_as_configured(x, weight, log):
+    """Let the compiler put the number into the graph."""
+    torch._dynamo.config.capture_scalar_outputs = True
+    return logs_item(x, weight, log)
+
+
+class LogsWhenCalled:
+    """An object in a function's place."""
+
+    def __call__(self, x, weight, log):
+        return logs_tensor(x, weight, log)
+
+
+def endless_after_a_graph(x, weight, log):
+    y = logs_tensor(x, weight, log)
+    while torch.compiler.is_compiling() or log:
+        pass
+    return y

@@ -24,6 +24,7 @@ RIGHT = {
         graphs.logs_detached,
         graphs.logs_by_helper,
         graphs.logs_compiled,
+        graphs.LogsWhenCalled(),
     ),
     "09.7": (
         graphs.clips_clamped,
@@ -153,6 +154,8 @@ def test_gated_wrong(answer, message, means, seed):
         (graphs.logs_hidden, "falls into 2 graphs", "the compiler was told to skip"),
         (graphs.logs_broken, "falls into 2 graphs", "asks for the end of the graph itself"),
         (graphs.logs_branching, "falls into 2 graphs", "branches on the value of a tensor"),
+        (graphs.logs_as_configured, "sets torch._dynamo.config.capture_sc", "by itself"),
+        (graphs.logs_where_asked, "appended nothing to log", "does less than it did"),
         (graphs.logs_nothing, "appended nothing to log", "does less than it did"),
         (graphs.logs_twice, "appended 2 entries", "one entry for each call"),
         (graphs.logs_returned, "it returned a tuple", "What is logged goes into log"),
@@ -168,6 +171,18 @@ def test_gated_wrong(answer, message, means, seed):
 )
 def test_logs_wrong(answer, message, means):
     fails(check("09.6", answer, seed=1), message=message, means=means)
+
+
+def test_an_endless_capture_is_stopped(monkeypatch):
+    monkeypatch.setattr("kernels.grading.isolation.LIMIT_S", 3.0)
+    result = check("09.6", graphs.endless_after_a_graph, seed=1)
+    assert "did not end within" in result.message
+
+
+def test_the_settings_of_a_reader_change_no_verdict():
+    with torch._dynamo.config.patch(capture_scalar_outputs=True, automatic_dynamic_shapes=False):
+        assert not check("09.6", graphs.logs_item, seed=1).passed
+        assert check("09.8", graphs.steps_inside, seed=1).passed
 
 
 def test_a_break_is_told_by_its_line():

@@ -49,14 +49,37 @@ _REASONS = (
 )
 
 
+# The compiler's own settings, whatever a reader has set: the questions are about these.
+_AS_DELIVERED: dict[str, Any] = {
+    "disable": False,
+    "capture_scalar_outputs": False,
+    "capture_dynamic_output_shape_ops": False,
+    "specialize_int": False,
+    "automatic_dynamic_shapes": True,
+    "recompile_limit": 8,
+}
+
+
 @contextlib.contextmanager
-def _quietly() -> Iterator[None]:
-    """Keep the compiler's warnings from what a check tells as the reader's own prints."""
+def _as_delivered() -> Iterator[None]:
+    """Let the compiler work as it does by itself, and warn in no check's printed lines.
+
+    `Wrong` if one of the settings is another at the end.
+    """
     log = logging.getLogger("torch._dynamo")
     before = log.level
     log.setLevel(logging.CRITICAL)
     try:
-        yield
+        with torch._dynamo.config.patch(**_AS_DELIVERED):
+            yield
+            settings = torch._dynamo.config
+            for name, value in _AS_DELIVERED.items():
+                if getattr(settings, name) != value:
+                    raise Wrong(
+                        f"The answer sets torch._dynamo.config.{name}.",
+                        "The question is about the function, as the compiler takes it by itself: "
+                        "whoever uses it would have to know of the setting.",
+                    )
     finally:
         log.setLevel(before)
 
@@ -105,7 +128,7 @@ class Captured:
 
     def __call__(self, *args: Any) -> Any:
         """Call the function, capturing what is new; `Wrong` for what it raises."""
-        with _quietly():
+        with _as_delivered():
             return call(self._attempt, *args)
 
 
@@ -125,7 +148,7 @@ class Broken:
 
 def breaks(attempt: Attempt, *args: Any) -> list[Broken]:
     """Return where the graphs of one call end before the function does."""
-    with _quietly():
+    with _as_delivered():
         told = torch._dynamo.explain(attempt.answer)(*args)
     found = []
     for one in told.break_reasons:
