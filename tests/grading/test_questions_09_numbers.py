@@ -1,6 +1,8 @@
 """Wrong numbers of set 09 get the remark meant for them; what its checks rest on is right."""
 
+import ast
 import json
+import linecache
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from triton.language.extra import libdevice
 
 from kernels.grading import check
 from kernels.grading.question import Attempt
-from kernels.grading.questions.ch09 import asks, chain, forecast, gated, pays
+from kernels.grading.questions.ch09 import asks, chain, forecast, gated, pays, rounds
 from kernels.grading.questions.kits.captured import Captured
 from kernels.lab.counting import aten, traffic
 from kernels.lab.profiling import generated
@@ -222,8 +224,26 @@ def test_the_graphs_of_09_1_are_those_that_the_compiler_captures(capsys):
         assert captured.graphs == known.graphs, name
 
 
-def test_a_recorded_kernel_is_one_launch_where_09_1_says_so():
-    """Functions of the same kinds, as they were recorded."""
+def _recorded() -> dict:
+    """What an H200 ran for the functions of the page, and what the compiler wrote for two."""
+    return json.loads((ROOT / "tests" / "grading" / "compiled_09.json").read_text())
+
+
+def test_the_launches_of_09_1_are_those_that_a_gpu_ran():
+    recorded = _recorded()["kernels"]
+    shown = {
+        node.name: ast.unparse(node)
+        for node in ast.parse(_cell("q1-functions")).body
+        if isinstance(node, ast.FunctionDef)
+    }
+    assert shown.keys() == forecast.KNOWN.keys()
+    for name, known in forecast.KNOWN.items():
+        told = recorded[name]
+        assert told["source"].replace("relu done", "relu is done") == shown[name]
+        assert (len(told["names"]) == 1) == known.one_launch, name
+
+
+def test_the_chapters_functions_are_as_those_of_09_1():
     (record,) = [one for one in generated.generated() if one.gpu == "h200"]
     kinds = {
         "swiglu": "glu",
@@ -239,27 +259,57 @@ def test_a_recorded_kernel_is_one_launch_where_09_1_says_so():
         assert (len(told["compiled_kernels"]) == 1) == forecast.KNOWN[like].one_launch, name
 
 
-def _page_kernel(tmp_path):
-    """The kernel of 09.2 as the page has it."""
+def test_the_router_of_09_9_was_three_launches():
+    assert len(_recorded()["kernels"]["routed"]["names"]) == 3
+
+
+def _kernel(tmp_path, text):
+    """A kernel of its text, interpreted."""
     path = tmp_path / "kernel.py"
-    path.write_text(_cell("q2-kernel"))
+    path.write_text(text)
     names = {"triton": triton, "tl": tl, "libdevice": libdevice}
-    exec(compile(path.read_text(), str(path), "exec"), names)
-    return names["triton_red_fused_0"]
+    exec(compile(text, str(path), "exec"), names)
+    linecache.checkcache(str(path))
+    return next(value for name, value in names.items() if name.startswith("triton_"))
 
 
 @pytest.mark.parametrize(("xblock", "r0_block"), [(1, 1024), (2, 512), (4, 2048)])
 def test_the_kernel_of_the_page_does_what_its_questions_say(tmp_path, xblock, r0_block):
-    kernel = _page_kernel(tmp_path)
     generator = torch.Generator().manual_seed(xblock)
     a, b = torch.randn(2, 4, 4096, generator=generator).bfloat16()
-    c, y = torch.randn(4096, generator=generator).bfloat16(), torch.empty_like(a)
-    blocks = {"XBLOCK": xblock, "R0_BLOCK": r0_block}
-    ledger = traffic.count(kernel[(4 // xblock,)], a, b, c, y, **blocks)
+    c = torch.randn(4096, generator=generator).bfloat16()
+    blocks, grid = {"XBLOCK": xblock, "R0_BLOCK": r0_block}, (4 // xblock,)
+    y, whole = torch.empty_like(a), torch.empty_like(a)
+    kernel = _kernel(tmp_path, _cell("q2-kernel"))
+    ledger = traffic.count(kernel[grid], a, b, c, y, **blocks)
+    recorded = _kernel(tmp_path, _recorded()["texts"]["gated"])
+    ledger_of_whole = traffic.count(recorded[grid], a, b, c, whole, 4096, 4096, **blocks)
+    assert torch.equal(y, whole)
     exact = gated.gated_norm(a.double(), b.double(), c.double())
     assert float((y - exact).norm() / exact.norm()) < 0.6 * 2**-8
-    assert ledger.bytes_requested == asks.requested(4, 4096, 2, xblock)
-    assert ledger.bytes_unique == asks.unique(4, 4096, 2, xblock)
+    for one in (ledger, ledger_of_whole):
+        assert one.bytes_requested == asks.requested(4, 4096, 2, xblock)
+        assert one.bytes_unique == asks.unique(4, 4096, 2, xblock)
+
+
+def test_the_lines_of_09_3_are_the_recorded_ones():
+    fenced = _cell("q3-text").split("```python\n")[1].split("```")[0]
+    recorded = [line.strip() for line in _recorded()["texts"]["added"].splitlines()]
+    lines = fenced.splitlines()
+    assert len(lines) == 6
+    at = recorded.index(lines[0])
+    assert recorded[at : at + 6] == lines
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_kernel_of_09_3_rounds_as_the_question_says(tmp_path, dtype):
+    kernel = _kernel(tmp_path, _recorded()["texts"]["added"])
+    a, b, c = torch.randn(3, 512, generator=torch.Generator().manual_seed(3)).to(dtype)
+    y = torch.empty_like(a)
+    traffic.count(kernel[(2,)], a, b, c, y, 512, XBLOCK=256)
+    assert torch.equal(y, rounds.compiled(a, b, c))
+    assert torch.equal(a + b + c, rounds.eager(a, b, c))
+    assert not torch.equal(y, a + b + c)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
