@@ -23,6 +23,7 @@ from kernels.grading.questions.kits.products import (
     explain_sums,
     sum_tolerance,
     tiles,
+    turned_shape,
     within_requests,
 )
 from kernels.grading.questions.kits.two_outputs import Part
@@ -47,6 +48,7 @@ _PLAN: tuple[tuple[int, int, int, str, str], ...] = (
     (2600, 9, 20, "fp16", LONG),
     (2600, 9, 20, "bf16", LONG),
 )
+_TURNED = "That is xᵀ · dy, the gradient of a weight of shape (K, N): dweight is (N, K), as the weight is."
 _OUTSIDE = (
     "The sum runs along M: a tile of dy takes (m < M) & (n < N), one of x (m < M) & (k < K), "
     "dweight (n < N)[:, None] & (k < K)[None, :], and dbias n < N."
@@ -79,26 +81,23 @@ def _cases(seed: int) -> tuple[list[Case], list[Case]]:
 def _along_m(dy: Tensor, x: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
     """Gradients of weight and bias with a fault along M."""
     m = len(dy)
+    # Where a fault does no harm its model is right, so that a right output doesn't deny it.
     for step in (8, 16, 32, 64, 128):
-        parts = []
-        if m % step:
-            whole = m // step * step
-            parts.append(
-                ("The rows behind the last whole step along M are missing.", slice(0, whole), 1)
-            )
-        if step < m:
-            parts.append(("Only the first step along M is in the sum.", slice(0, step), 1))
-            parts.append(
-                (
-                    "Only the last step along M is in the sum: the loop replaces what it should "
-                    "add to.",
-                    slice((m - 1) // step * step, m),
-                    1,
-                )
-            )
-            parts.append(
-                ("Every step takes the first BLOCK_M rows.", slice(0, step), -(-m // step))
-            )
+        parts = (
+            (
+                "The rows behind the last whole step along M are missing.",
+                slice(0, m // step * step),
+                1,
+            ),
+            ("Only the first step along M is in the sum.", slice(0, step), 1),
+            (
+                "Only the last step along M is in the sum: the loop replaces what it should "
+                "add to.",
+                slice((m - 1) // step * step, m),
+                1,
+            ),
+            ("Every step takes the first BLOCK_M rows.", slice(0, step), -(-m // step)),
+        )
         for what, rows, times in parts:
             yield what, dy[rows].T @ x[rows] * times, dy[rows].sum(0) * times
 
@@ -107,12 +106,7 @@ def _models(case: Case) -> Iterator[tuple[str, Tensor]]:
     dy, x = (case.tensors[name].double() for name in ("dy", "x"))
     (m, n), k = dy.shape, x.shape[1]
     right = case.reference
-    if n == k:
-        yield (
-            "That is xᵀ · dy, the gradient of a weight of shape (K, N): dweight is (N, K), as the "
-            "weight is.",
-            x.T @ dy,
-        )
+    yield _TURNED, (x.T @ dy).reshape(n, k)
     if n == m == k:
         yield "That is dy · x: the sum runs along the rows, dyᵀ · x.", dy @ x
         yield "That is dy · xᵀ: the sum runs along the rows, dyᵀ · x.", dy @ x.T
@@ -148,6 +142,8 @@ def _bias_models(case: Case) -> Iterator[tuple[str, Tensor]]:
 
 
 def _explain(runs: list[Run]) -> str:
+    if turned_shape(runs):
+        return _TURNED
     return explain_sums(runs) or recognised(runs, _models) or _nan(runs, "dweight")
 
 
@@ -210,7 +206,7 @@ def _budget(case: Case) -> int:
 def grade_weight_gradient(attempt: Attempt) -> None:
     """Grade `weight_gradient(dy, x)`: (dweight, dbias) in one launch, from one load of dy."""
     of_weight, of_bias = _cases(attempt.seed)
-    _is_pair(attempt, of_weight[1])
+    _is_pair(attempt, of_weight[0])
     part = Part(attempt.answer, 0)
     named = Attempt(part, attempt.seed)
     runs = right_gradient(named, of_weight, _explain, "dweight", _OUTSIDE)

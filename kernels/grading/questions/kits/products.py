@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from kernels.grading.cases import Case, Run
+from kernels.grading.closeness import relative_error
 from kernels.grading.question import Attempt, Wrong
 from kernels.grading.questions.kits.wrong_models import (
     Tensor,
@@ -116,40 +117,40 @@ def _along_k(x: Tensor, weight: Tensor) -> Iterator[tuple[str, Tensor]]:
     """Sums with a fault along K."""
     m, k = x.shape
     n = len(weight)
+    right = x @ weight.T
+    # Where a fault does no harm its model is right, so that a right output doesn't deny it.
     for step in _STEPS:
-        if k % step:
-            yield (
-                "What is left of K behind the last whole step is missing: the steps go up to K, "
-                "range(0, K, BLOCK_K), and the last one is masked.",
-                x[:, : k // step * step] @ weight[:, : k // step * step].T,
-            )
-            over = -(-k // step) * step
-            wide_x = torch.nn.functional.pad(x.flatten(), (0, over)).unfold(0, over, k)[:m]
-            wide_w = torch.nn.functional.pad(weight.flatten(), (0, over)).unfold(0, over, k)[:n]
-            next_row = (
-                "The next row's first elements enter the sum: a mask that asks whether a place "
-                "lies in the tensor lets them in. The mask along K is k < K."
-            )
-            yield next_row, wide_x @ wide_w.T
-            yield (
-                "Masked lanes along K enter the sum: each adds 1. The neutral element is 0.",
-                x @ weight.T + (over - k),
-            )
-        if step < k:
-            yield (
-                "Only the first step along K is in the sum: the loop goes on to K.",
-                x[:, :step] @ weight[:, :step].T,
-            )
-            last = (k - 1) // step * step
-            yield (
-                "Only the last step along K is in the sum: the loop replaces what it should add "
-                "to. tl.dot(x, weight, total) adds.",
-                x[:, last:] @ weight[:, last:].T,
-            )
-            yield (
-                "Every step takes the first BLOCK_K columns: k begins at start.",
-                x[:, :step] @ weight[:, :step].T * (-(-k // step)),
-            )
+        yield (
+            "What is left of K behind the last whole step is missing: the steps go up to K, "
+            "range(0, K, BLOCK_K), and the last one is masked.",
+            x[:, : k // step * step] @ weight[:, : k // step * step].T,
+        )
+        over = -(-k // step) * step
+        wide_x = torch.nn.functional.pad(x.flatten(), (0, over)).unfold(0, over, k)[:m]
+        wide_w = torch.nn.functional.pad(weight.flatten(), (0, over)).unfold(0, over, k)[:n]
+        yield (
+            "The next row's first elements enter the sum: a mask that asks whether a place lies in "
+            "the tensor lets them in. The mask along K is k < K.",
+            wide_x @ wide_w.T,
+        )
+        yield (
+            "Masked lanes along K enter the sum: each adds 1. The neutral element is 0.",
+            right + (over - k),
+        )
+        yield (
+            "Only the first step along K is in the sum: the loop goes on to K.",
+            x[:, :step] @ weight[:, :step].T,
+        )
+        last = (k - 1) // step * step
+        yield (
+            "Only the last step along K is in the sum: the loop replaces what it should add to. "
+            "tl.dot(x, weight, total) adds.",
+            x[:, last:] @ weight[:, last:].T,
+        )
+        yield (
+            "Every step takes the first BLOCK_K columns: k begins at start.",
+            x[:, :step] @ weight[:, :step].T * (over // step),
+        )
 
 
 def product_models(case: Case) -> Iterator[tuple[str, Tensor]]:
@@ -163,25 +164,30 @@ def product_models(case: Case) -> Iterator[tuple[str, Tensor]]:
             "tile of weight is loaded as (BLOCK_K, BLOCK_N), or transposed.",
             x @ weight,
         )
-    if m == n:
-        yield "y is stored transposed: element [m, n] lies at m · N + n.", y.T
+    turned = y.T.reshape(m, n)
+    yield "y is stored transposed: element [m, n] lies at m · N + n.", turned
     yield from _along_k(x, weight)
     for edge in _EDGES:
-        yield (
-            "The last rows of y were never stored: the grid takes triton.cdiv(M, BLOCK_M) blocks "
-            "of rows.",
-            _nan_beyond(y, m // edge * edge, n),
-        )
-        yield (
-            "The last columns of y were never stored: the grid takes triton.cdiv(N, BLOCK_N) "
-            "blocks of columns.",
-            _nan_beyond(y, m, n // edge * edge),
-        )
-        for wide in _EDGES:
+        # A grid of no blocks stores nothing, and one that is never empty has one.
+        for rows in {m // edge * edge, max(edge, m // edge * edge)}:
             yield (
-                "Edges of y were never stored: both axes of the grid take triton.cdiv.",
-                _nan_beyond(y, m // edge * edge, n // wide * wide),
+                "The last rows of y were never stored: the grid takes triton.cdiv(M, BLOCK_M) "
+                "blocks of rows.",
+                _nan_beyond(y, rows, n),
             )
+            for wide in _EDGES:
+                for cols in {n // wide * wide, max(wide, n // wide * wide)}:
+                    yield (
+                        "Edges of y were never stored: both axes of the grid take triton.cdiv.",
+                        _nan_beyond(y, rows, cols),
+                    )
+        for cols in {n // edge * edge, max(edge, n // edge * edge)}:
+            yield (
+                "The last columns of y were never stored: the grid takes triton.cdiv(N, BLOCK_N) "
+                "blocks of columns.",
+                _nan_beyond(y, m, cols),
+            )
+        for wide in _EDGES:
             yield (
                 "Only one tile of y was stored: the grid has one for each.",
                 _nan_beyond(y, edge, wide),
@@ -195,17 +201,37 @@ def explain_sums(runs: Sequence[Run]) -> str:
     failed = [r for r in runs if r.fault is not None]
     if not failed or any(not r.wrong.numel() for r in failed):
         return ""
-    if all(r.case.trait in (LONG, PEAK) for r in failed):
+    # With fp32 inputs every sum shows it, with 16 bits the long ones do.
+    if all(r.case.trait in (LONG, PEAK) or _nearly(r) for r in failed):
         return (
-            "It is right for short sums. An accumulator of 16 bits rounds at every step: in fp16 "
-            "it is infinite beyond 65504, and what is small against it is lost. The accumulator is "
-            "fp32, tl.zeros([...], tl.float32), and the store converts."
+            "It is right, or nearly, for short sums. A sum kept in 16 bits is rounded at every "
+            "step: in fp16 it is infinite beyond 65504, and what is small against it is lost. "
+            "Accumulators and partial sums are fp32, and the last store converts."
         )
     return ""
 
 
+def _nearly(run: Run) -> bool:
+    """Whether an fp32 output is off by what a rounding to 16 bits loses."""
+    if run.case.x.dtype != torch.float32:
+        return False
+    return relative_error(run.output, run.case.reference) < 5e-3
+
+
+def turned_shape(runs: Sequence[Run]) -> bool:
+    """Whether every wrong run whose shape is wrong has that of the transpose, and there is one."""
+    shapes = [
+        (tuple(getattr(r.output, "shape", ())), tuple(r.case.reference.T.shape))
+        for r in runs
+        if r.fault is not None and not r.wrong.numel()
+    ]
+    return bool(shapes) and all(got == turned for got, turned in shapes)
+
+
 def explain_product(runs: list[Run]) -> str:
     """Return the fault that wrong products show, or ""."""
+    if turned_shape(runs):
+        return "That has the shape of the transpose: y is (M, N), rows of x by rows of weight."
     if told := explain_sums(runs) or recognised(runs, product_models):
         return told
     failed = [r for r in runs if r.fault is not None]
