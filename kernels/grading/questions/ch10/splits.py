@@ -101,7 +101,7 @@ def _models(case: Case) -> Iterator[tuple[str, Tensor]]:
             yield (
                 "Shares overlap: the last step of a share goes on into the next one's. A share is "
                 "a multiple of BLOCK_K, or its steps are masked at its end.",
-                sum(part(first, end) for first, end in zip(range(0, k, each), ends, strict=True)),
+                torch.stack([part(*share) for share in zip(range(0, k, each), ends)]).sum(0),
             )
     yield "Every split sums all of K: y is so many times too large.", splits * case.reference
     yield "That is the mean of the partial sums: they are added up.", case.reference / splits

@@ -48,7 +48,9 @@ _PLAN: tuple[tuple[int, int, int, str, str], ...] = (
     (2600, 9, 20, "fp16", LONG),
     (2600, 9, 20, "bf16", LONG),
 )
-_TURNED = "That is xᵀ · dy, the gradient of a weight of shape (K, N): dweight is (N, K), as the weight is."
+_TURNED = (
+    "That is xᵀ · dy, the gradient of a weight of shape (K, N): dweight is (N, K), like weight."
+)
 _OUTSIDE = (
     "The sum runs along M: a tile of dy takes (m < M) & (n < N), one of x (m < M) & (k < K), "
     "dweight (n < N)[:, None] & (k < K)[None, :], and dbias n < N."
