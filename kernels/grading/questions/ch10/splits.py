@@ -10,9 +10,9 @@ import torch
 
 from kernels.grading.cases import Case, Run
 from kernels.grading.checks import computed_by_kernels, within_bytes
-from kernels.grading.compiled_checks import compiles, enough_programs
+from kernels.grading.compiled_checks import enough_programs
 from kernels.grading.question import Attempt, Speed, Wrong
-from kernels.grading.questions.ch10.tile import on_tensor_cores
+from kernels.grading.questions.ch10.tile import compiles_in_both, on_tensor_cores
 from kernels.grading.questions.kits.gradients import no_atomics
 from kernels.grading.questions.kits.products import (
     LONG,
@@ -97,11 +97,12 @@ def _models(case: Case) -> Iterator[tuple[str, Tensor]]:
             splits * part(0, each),
         )
         for block in (16, 32, 64, 128):
-            ends = [min(k, first + math.ceil(each / block) * block) for first in range(0, k, each)]
+            length = math.ceil(each / block) * block
+            shares = [part(first, min(k, first + length)) for first in range(0, k, each)]
             yield (
                 "Shares overlap: the last step of a share goes on into the next one's. A share is "
                 "a multiple of BLOCK_K, or its steps are masked at its end.",
-                torch.stack([part(*share) for share in zip(range(0, k, each), ends)]).sum(0),
+                torch.stack(shares).sum(0),
             )
     yield "Every split sums all of K: y is so many times too large.", splits * case.reference
     yield "That is the mean of the partial sums: they are added up.", case.reference / splits
@@ -175,7 +176,7 @@ def grade_splits(attempt: Attempt) -> None:
     enough_programs(attempt, runs, finishers, "one for every 1024 outputs")
     masked_lanes_named(attempt, [r for r in runs if r.case.x.shape[-1] % 16])
     on_tensor_cores(attempt, [r.case for r in runs])
-    compiles(attempt, [r.case for r in runs if r.case.x.dtype == torch.float16])
+    compiles_in_both(attempt, [r.case for r in runs])
 
 
 SPLIT_SPEED = Speed(

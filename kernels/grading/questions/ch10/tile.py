@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import torch
 
 from kernels.grading.cases import Case
-from kernels.grading.checks import call, computed_by_kernels
-from kernels.grading.compiled_checks import compiles, enough_programs
+from kernels.grading.checks import computed_by_kernels
+from kernels.grading.compiled_checks import built_for, compiles, enough_programs
 from kernels.grading.question import Attempt, Speed, Wrong
 from kernels.grading.questions.kits.products import (
     OUTSIDE,
@@ -20,8 +20,6 @@ from kernels.grading.questions.kits.products import (
     within_requests,
 )
 from kernels.grading.questions.kits.wrong_models import masked_lanes_named, right_or_told
-from kernels.launch import assume_capability, recording
-from kernels.launch.triton_compile import compile_launch
 
 _EDGE = 64
 _LARGEST = 128
@@ -37,10 +35,7 @@ def on_tensor_cores(attempt: Attempt, cases: Sequence[Case]) -> None:
         if not known:
             continue
         case = max(known, key=lambda one: one.x.shape[-1])
-        given = [tensor.clone() for tensor in case.tensors.values()]
-        with assume_capability(80), recording() as launches:
-            call(attempt, *given, *case.options)
-        built = [compile_launch(launch, 80) for launch in launches]
+        built = [one for _, one in built_for(attempt, case, 80)]
         tf32 = any("tf32" in one.ptx for one in built if one.matrix_instruction)
         where = f"compiled for sm_80, on {case},"
         if dtype == torch.float16 and not any(one.matrix_instruction for one in built):
@@ -66,6 +61,13 @@ def on_tensor_cores(attempt: Attempt, cases: Sequence[Case]) -> None:
     attempt.held.append("16 bits go to the tensor cores of sm_80, fp32 stays fp32")
 
 
+def compiles_in_both(attempt: Attempt, cases: Sequence[Case]) -> None:
+    """`Wrong` unless the launches in fp16 and those in fp32 compile for both cards, and fit."""
+    for dtype in (torch.float16, torch.float32):
+        compiles(attempt, [case for case in cases if case.x.dtype == dtype])
+    attempt.held.pop()  # it says the same of both
+
+
 def budget(case: Case) -> int:
     """The bytes that tiles of 64 × 64 ask for, ragged ones taken as whole."""
     return tiles(case, _EDGE, _EDGE) * 2 * _EDGE * case.x.shape[-1] * case.x.itemsize
@@ -85,9 +87,8 @@ def grade_tile(attempt: Attempt) -> None:
 
     enough_programs(attempt, runs, least, "one for every 128 × 128 outputs")
     masked_lanes_named(attempt, [r for r in runs if r.case.x.shape[-1] % 16])
-    halves = [r.case for r in runs if r.case.x.dtype == torch.float16]
     on_tensor_cores(attempt, [r.case for r in runs])
-    compiles(attempt, halves)
+    compiles_in_both(attempt, [r.case for r in runs])
 
 
 TILE_SPEED = Speed(

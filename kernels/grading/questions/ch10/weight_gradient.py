@@ -12,9 +12,9 @@ import torch
 from kernels.grading.cases import Case, Run
 from kernels.grading.checks import call, computed_by_kernels
 from kernels.grading.closeness import kind_fault, wrong_elements
-from kernels.grading.compiled_checks import compiles, enough_programs
+from kernels.grading.compiled_checks import enough_programs
 from kernels.grading.question import Attempt, NotAnswered, Wrong
-from kernels.grading.questions.ch10.tile import on_tensor_cores
+from kernels.grading.questions.ch10.tile import compiles_in_both, on_tensor_cores
 from kernels.grading.questions.kits.gradients import no_atomics, right_gradient
 from kernels.grading.questions.kits.numbers import pair
 from kernels.grading.questions.kits.products import (
@@ -229,4 +229,4 @@ def grade_weight_gradient(attempt: Attempt) -> None:
         one = Attempt(Part(attempt.answer, place), attempt.seed)
         masked_lanes_named(one, [r for r in seen if r.case.x.shape == (50, 17)])
     on_tensor_cores(attempt, [r.case for r in runs])
-    compiles(attempt, [r.case for r in runs if r.case.x.dtype == torch.float16])
+    compiles_in_both(attempt, [r.case for r in runs])
