@@ -1,5 +1,6 @@
 """Every operation of the book, one file each. Importing this package registers them all."""
 
+from kernels.ops.attention import attention
 from kernels.ops.chains import (
     bias_gelu_dropout_residual,
     geglu,
@@ -8,16 +9,19 @@ from kernels.ops.chains import (
     swiglu,
 )
 from kernels.ops.norms import add_layernorm, add_rmsnorm, layernorm, rmsnorm
+from kernels.ops.products import linear
 from kernels.ops.softmax import softmax
 
 __all__ = [
     "add_layernorm",
     "add_rmsnorm",
+    "attention",
     "bias_gelu_dropout_residual",
     "geglu",
     "layernorm",
     "layernorm_gelu",
     "layernorm_gelu_dropout_residual",
+    "linear",
     "rmsnorm",
     "softmax",
     "swiglu",

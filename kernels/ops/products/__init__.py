@@ -1,0 +1,1 @@
+"""Matrix products, and what is fused around them."""
