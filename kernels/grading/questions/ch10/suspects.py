@@ -102,7 +102,10 @@ def _made(wanted: str, rng: random.Random, number: int) -> Tile:
     if wanted == "tail":
         alone = {"shared_bytes": large, "stages": 3} if number % 2 else {}
         return tile._replace(programs=uneven, **alone)
-    # Nothing: one program an SM with stages under way, or several with one stage.
+    # Nothing: one program an SM with stages under way, or several with one stage; and just as many
+    # programs as SMs.
+    if number > 3:
+        tile = tile._replace(programs=sms)
     if number % 2:
         return tile._replace(shared_bytes=large)
     return tile._replace(stages=1, registers=min(few, many))
