@@ -129,6 +129,19 @@ def mutants(asked: Graded, cell: str) -> Iterator[Mutant]:
                 yield Mutant(cell, ast.unparse(ast.fix_missing_locations(changed)), told)
 
 
+def formula_mutants(asked: Graded, cell: str) -> Iterator[Mutant]:
+    """Every mutant of a cell that launches nothing, with the changes that kernels get."""
+    tree = ast.parse(dict(asked.cells)[cell])
+    for number, node in enumerate(ast.walk(tree)):
+        for name, change in _changes(node):
+            changed = copy.deepcopy(tree)
+            target = list(ast.walk(changed))[number]
+            before = ast.unparse(target)
+            change(target)
+            source = ast.unparse(ast.fix_missing_locations(changed))
+            yield Mutant(cell, source, f"{asked.question} {name}: {before}")
+
+
 def answer_of(asked: Graded, mutant: Mutant | None = None) -> Any:
     """The function that answers a question, with one cell replaced by its mutant."""
     module = types.ModuleType(f"solution_{asked.question.replace('.', '_')}")
