@@ -24,6 +24,7 @@ _PLACES = {
     "lab_report": "records.lab_report",
     # figures and explorers
     "plots": "drawing.plots",
+    "tiles": "drawing.tiles",
     "warps": "drawing.warps",
     "rounds": "drawing.rounds:rounds",
     "peak_shares": "drawing.peaks:peak_shares",
@@ -35,6 +36,7 @@ _PLACES = {
     "themed": "drawing.style:themed",
     "RooflineExplorer": "drawing.explorers:RooflineExplorer",
     "SectorExplorer": "drawing.explorers:SectorExplorer",
+    "TilerExplorer": "drawing.explorers:TilerExplorer",
     "replay": "drawing.explorers.replay.widget:replay",
     # cards
     "CARDS": "cards.makers:CARDS",
