@@ -15,6 +15,7 @@ _PLACES = {
     "traffic": "counting.traffic",
     "count_op": "counting.op_ledger:count_op",
     "instructions": "counting.instructions:instructions",
+    "tile_order": "counting.tile_order",
     # times, measured here or recorded
     "ceilings_here": "measuring.shown:ceilings_here",
     "measured": "measuring.shown:measured",

@@ -8,6 +8,7 @@ from kernels.ops.chains import (
     swiglu,
 )
 from kernels.ops.norms import add_layernorm, add_rmsnorm, layernorm, rmsnorm
+from kernels.ops.products import linear
 from kernels.ops.softmax import softmax
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "layernorm",
     "layernorm_gelu",
     "layernorm_gelu_dropout_residual",
+    "linear",
     "rmsnorm",
     "softmax",
     "swiglu",

@@ -27,7 +27,7 @@ from kernels.passes import as_tuple, differentiated
 from kernels.registry import DTYPES, operators_of, ops
 
 FUSED = {op.name: op for op in ops() if "fused" in op.variants}
-SHAPE, BATCH = (3, 5), 2
+SHAPE, BATCH = (3, 5, 4), 2  # as many sizes as an operation has
 
 
 def seeded(seed):
@@ -38,7 +38,7 @@ class Case:
     """A function of the tensors that get gradients, the tensors, and random directions of them."""
 
     def __init__(self, op, fn, dtype, cast):
-        inputs = op.inputs(SHAPE, dtype, "cpu", seed=7)
+        inputs = op.inputs(SHAPE[: len(op.dims)], dtype, "cpu", seed=7)
         names = differentiated(op, inputs)
         self.cast = cast
         self.options = {name: value for name, value in inputs.items() if name not in names}
@@ -302,7 +302,7 @@ def calls():
             name = one.name
             operator = getattr(torch.ops.fusing_kernels, name).default
             names = [argument.name for argument in operator._schema.arguments]
-            inputs = op.inputs(SHAPE, torch.float32, "cpu", seed=7) | {"eps": 1e-5}
+            inputs = op.inputs(SHAPE[: len(op.dims)], torch.float32, "cpu", seed=7) | {"eps": 1e-5}
             if set(names) <= inputs.keys():
                 yield pytest.param(operator, [inputs[n] for n in names], id=name)
 
@@ -346,7 +346,7 @@ def test_the_variants_without_derivatives_say_so(name):
 @pytest.mark.parametrize("name", FUSED)
 def test_what_was_exported_without_gradients_loses_none_when_it_is_trained(name):
     op = FUSED[name]
-    inputs = op.inputs(SHAPE, torch.float32, "cpu", seed=5)
+    inputs = op.inputs(SHAPE[: len(op.dims)], torch.float32, "cpu", seed=5)
     first, *others = op.backward.differentiates
     rest = {one: value for one, value in inputs.items() if one not in (first, *others)}
 

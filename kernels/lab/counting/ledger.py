@@ -105,8 +105,10 @@ class Ledger:
     """The steps of a computation in order, and how they were counted (`method`).
 
     `full`: every program was interpreted. `linear`: a few rows were, and each number extended
-    linearly in the rows. `aten`: PyTorch operators on fake tensors, where asked for and unique
-    bytes are the same since every operator reads each input once.
+    linearly in the rows. `polynomial`: a few sizes were, and each number extended along several.
+    `formula`: nothing was run; tests hold the formula to what is counted at small sizes. `aten`:
+    PyTorch operators on fake tensors, where asked for and unique bytes are the same since every
+    operator reads each input once.
     """
 
     steps: tuple[Step, ...]

@@ -5,6 +5,7 @@ Kernels in Triton are interpreted, kernels in CUDA C++ emulated; a chain of both
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -13,13 +14,11 @@ from kernels.launch import Access, Launch, Launches, interpreting
 
 
 def told_names(parameters: Iterable[str]) -> dict[str, str]:
-    """How a ledger tells a kernel's parameters: `x_ptr` as `x`, unless there is an `x` too."""
-    names = list(parameters)
-    short = {name: name.removesuffix("_ptr") for name in names}
-    return {
-        name: name if short[name] in short and short[name] != name else short[name]
-        for name in names
-    }
+    """How a ledger tells a kernel's parameters: `x_ptr` and `x_desc` as `x`, if it is one alone."""
+    names = list(dict.fromkeys(parameters))
+    short = {name: name.removesuffix("_ptr").removesuffix("_desc") for name in names}
+    seen = Counter(short.values())
+    return {name: short[name] if seen[short[name]] == 1 else name for name in names}
 
 
 def step_of(launch: Launch) -> Step:

@@ -1,0 +1,130 @@
+"""What the products' kernels launch and move, by hand: the ledgers must count the same.
+
+A program of a tile asks for its rows of A and its columns of B once, whole, so that A is asked for
+by every column of tiles and B by every row of tiles:
+
+    requested = (M · K · ⌈N / BLOCK_N⌉ + K · N · ⌈M / BLOCK_M⌉ + M · N) · size
+
+Lanes outside of a matrix ask for nothing. A grid that stays, an order and stages change none of it.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from kernels.hardware import VECTOR_BYTES
+from kernels.launch import capability, for_card, multiprocessors
+from kernels.ops.products.backward import ADDED
+from kernels.ops.products.configurations import (
+    SIMPLE,
+    SINGLE,
+    Tiling,
+    forward_tiling,
+    gradient_tiling,
+    shared_out,
+)
+from kernels.registry import Case, Moved, MovedStep, Moves
+
+_FP32 = 4  # bytes of a part of a sum
+_CPU = torch.device("cpu")  # where launches are counted
+
+
+def requested_bytes(m: int, k: int, n: int, tiling: Tiling, itemsize: int) -> tuple[int, int]:
+    """Bytes of A (m, k) and of B (k, n) that the programs of their product ask for."""
+    tiles_m, tiles_n = -(-m // tiling.block_m), -(-n // tiling.block_n)
+    return m * k * tiles_n * itemsize, k * n * tiles_m * itemsize
+
+
+def _read(tensor: str, elements: int, itemsize: int, requested: int) -> Moved:
+    return Moved(tensor, elements * itemsize, requested)
+
+
+def _written(tensor: str, elements: int, itemsize: int) -> Moved:
+    size = elements * itemsize
+    return Moved(tensor, write_unique=size, write_requested=size)
+
+
+def _aligned(itemsize: int, *widths: int) -> bool:
+    """Whether contiguous rows of these widths lie at multiples of 16 bytes."""
+    return all(width * itemsize % VECTOR_BYTES == 0 for width in widths)
+
+
+def _grid(tiling: Tiling, m: int, n: int, splits: int) -> tuple[int, int, int]:
+    tiles = tiling.tiles(m, n)
+    if tiling.persistent:
+        return min(multiprocessors(_CPU), tiles * splits), 1, 1
+    return tiles, splits, 1
+
+
+def tiling_of(case: Case) -> Tiling:
+    """The tiling of `fused` in a case, rows side by side."""
+    m, k, n = case.shape
+    size = case.dtype.itemsize
+    return forward_tiling(m, size, _aligned(size, k, n), capability(_CPU))
+
+
+def forward_moves(case: Case, tiling: Tiling) -> Moves:
+    """One launch: x, weight and bias in, y out. Every row of tiles asks for the bias."""
+    m, k, n = case.shape
+    size, tiles_m = case.dtype.itemsize, -(-m // tiling.block_m)
+    of_x, of_weight = requested_bytes(m, k, n, tiling, size)
+    moved = (
+        _read("x", m * k, size, of_x),
+        _read("weight", n * k, size, of_weight),
+        _read("bias", n, size, n * tiles_m * size),
+        _written("y", m * n, size),
+    )
+    name = "linear_persistent" if tiling.persistent else "linear_tile"
+    return Moves.of(MovedStep(name, _grid(tiling, m, n, 1), moved))
+
+
+def _gradient(
+    m: int, k: int, n: int, tiling: Tiling, itemsize: int, sums: bool
+) -> tuple[MovedStep, ...]:
+    """A · B of (m, k) and (k, n), and the sums of A's rows; parts of them are added up after it."""
+    splits, _ = shared_out(k, tiling)
+    of_a, of_b = requested_bytes(m, k, n, tiling, itemsize)
+    kept = itemsize if splits == 1 else _FP32
+    out = "parts" if splits > 1 and tiling.persistent else "out"
+    moved = [
+        _read("a", m * k, itemsize, of_a),
+        _read("b", k * n, itemsize, of_b),
+        _written(out, splits * m * n, kept),
+    ]
+    moved += [_written("sums", splits * m, kept)] if sums else []
+    name = "gradient_persistent" if tiling.persistent else "gradient_tile"
+    first = MovedStep(name, _grid(tiling, m, n, splits), tuple(moved))
+    wholes = [m * n, *([m] if sums else [])] if splits > 1 else []
+    return (first, *(_added(whole, splits, itemsize) for whole in wholes))
+
+
+def _added(whole: int, splits: int, itemsize: int) -> MovedStep:
+    size = splits * whole * _FP32
+    moved = Moved("parts", size, size), _written("out", whole, itemsize)
+    return MovedStep("add_splits", (-(-whole // ADDED), 1, 1), moved)
+
+
+def backward_moves(case: Case) -> Moves:
+    """A launch for each product, and one for each sum of which programs computed parts."""
+    m, k, n = case.shape
+    size, card, sms = case.dtype.itemsize, capability(_CPU), multiprocessors(_CPU)
+    aligned = _aligned(size, k, n)
+    for_x = gradient_tiling((m, k, n), size, aligned, False, card, sms)
+    for_weight = gradient_tiling((n, k, m), size, aligned, True, card, sms)
+    return Moves.of(
+        *_gradient(m, n, k, for_x, size, sums=False),
+        *_gradient(n, m, k, for_weight, size, sums=True),
+    )
+
+
+def moves(case: Case, pass_: str) -> Moves:
+    """What `fused` moves, forward or back."""
+    if pass_ == "bwd":
+        return backward_moves(case)
+    return forward_moves(case, tiling_of(case))
+
+
+def simple_moves(case: Case, _pass: str) -> Moves:
+    """What the kernel of the page moves."""
+    single = case.dtype.itemsize == _FP32
+    return forward_moves(case, SINGLE if single else for_card(SIMPLE, capability(_CPU)))
