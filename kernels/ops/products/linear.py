@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from kernels.launch import capability, for_card
+from kernels.ops.products import linear_cuda
 from kernels.ops.products.configurations import EVERYWHERE, TORCH, WAYS, Ways
 from kernels.ops.products.forward import simple
 from kernels.ops.products.moves import moves, simple_moves
@@ -80,12 +81,12 @@ def fused(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return result
 
 
-def ways(x: Tensor) -> Ways:
+def ways(x: Any) -> Ways:
     """Which kernels `linear` takes for x: on a CPU the package's own, which are interpreted there.
 
     On a GPU those of `WAYS`, chosen by capability alone.
     """
-    if not x.is_cuda or not torch.cuda.is_available():
+    if not getattr(x, "is_cuda", False) or not torch.cuda.is_available():
         return EVERYWHERE
     return for_card(WAYS, capability(x.device))
 
@@ -193,6 +194,7 @@ OP = register(
             Variant(
                 "compile_max_autotune", max_autotuned, unavailable=needs_gpu, cases=MAX_AUTOTUNED
             ),
+            *linear_cuda.VARIANTS,
             Variant("fused_simple", fused_simple, counted="triton", moves=simple_moves),
             Variant("fused", fused, _BOTH, counted="triton", moves=moves),
         ),

@@ -78,7 +78,7 @@ def forward_moves(case: Case, tiling: Tiling) -> Moves:
     return Moves.of(MovedStep(name, _grid(tiling, m, n, 1), moved))
 
 
-def _gradient(
+def gradient_steps(
     m: int, k: int, n: int, tiling: Tiling, itemsize: int, sums: bool
 ) -> tuple[MovedStep, ...]:
     """A · B of (m, k) and (k, n), and the sums of A's rows; parts of them are added up after it."""
@@ -112,8 +112,8 @@ def backward_moves(case: Case) -> Moves:
     for_x = gradient_tiling((m, k, n), size, aligned, False, card, sms)
     for_weight = gradient_tiling((n, k, m), size, aligned, True, card, sms)
     return Moves.of(
-        *_gradient(m, n, k, for_x, size, sums=False),
-        *_gradient(n, m, k, for_weight, size, sums=True),
+        *gradient_steps(m, n, k, for_x, size, sums=False),
+        *gradient_steps(n, m, k, for_weight, size, sums=True),
     )
 
 
