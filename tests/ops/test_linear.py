@@ -83,7 +83,7 @@ def test_a_tile_that_divides_asks_for_the_sizes_over_it(shape):
 
 @pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize("shape", SIZES, ids=str)
-@pytest.mark.parametrize("name", ["pointers", "row-major", "descriptors"])
+@pytest.mark.parametrize("name", TILINGS)
 def test_every_way_through_the_backward_moves_what_its_formula_says(name, shape, splits):
     m, k, n = shape
     dtype = torch.bfloat16

@@ -124,7 +124,7 @@ def _persistent(
     gradient_persistent[(min(multiprocessors(a.device), tiling.tiles(m, n) * splits),)](
         described(a, *((block_k, block_m) if across else (block_m, block_k))),
         described(b, block_k, block_n),
-        described(out, block_m, block_n),
+        described(out, block_m, block_n // 2 if tiling.halves else block_n),
         parts if splits > 1 else None,
         sums,
         m,
@@ -137,6 +137,8 @@ def _persistent(
         BLOCK_N=block_n,
         BLOCK_K=block_k,
         GROUP=tiling.group,
+        HALVES=tiling.halves,
+        FLATTEN=tiling.flatten,
         num_warps=tiling.num_warps,
         num_stages=tiling.num_stages,
     )

@@ -139,16 +139,21 @@ def gradient_persistent(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP: tl.constexpr,
+    HALVES: tl.constexpr,
+    FLATTEN: tl.constexpr,
 ):
     # As many programs as SMs share the tiles, all of one part of K before the next. k_each is a
     # multiple of BLOCK_K. Parts of a sum go out by pointers, in fp32; a whole one by a descriptor.
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     n_tiles = tiles_m * tiles_n
-    for job in tl.range(tl.program_id(0), n_tiles * splits, tl.num_programs(0)):
+    programs = tl.num_programs(0)
+    for job in tl.range(tl.program_id(0), n_tiles * splits, programs, flatten=FLATTEN):
         m, n = tile_at(job % n_tiles, tiles_m, tiles_n, GROUP)
         row, col, split = m * BLOCK_M, n * BLOCK_N, (job // n_tiles).to(tl.int64)
-        first = job // n_tiles * k_each
-        last = tl.minimum(first + k_each, K)
+        first, last = 0, K
+        if splits > 1:  # the compiler knows a 1: without parts the loops can become one
+            first = job // n_tiles * k_each
+            last = tl.minimum(first + k_each, K)
         rows, cols = row + tl.arange(0, BLOCK_M), col + tl.arange(0, BLOCK_N)
         if sums_ptr is not None and n == 0:
             total, sums = _tile_by_descriptors(
@@ -162,6 +167,11 @@ def gradient_persistent(
         if parts_ptr is not None:
             part = parts_ptr + (split * M + rows)[:, None] * N + cols[None, :]
             tl.store(part, total, mask=(rows < M)[:, None] & (cols < N)[None, :])
+        elif HALVES:
+            pair = tl.permute(tl.reshape(total, [BLOCK_M, 2, BLOCK_N // 2]), [0, 2, 1])
+            left, right = tl.split(pair)
+            out_desc.store([row, col], left.to(out_desc.dtype))
+            out_desc.store([row, col + BLOCK_N // 2], right.to(out_desc.dtype))
         else:
             out_desc.store([row, col], total.to(out_desc.dtype))
 

@@ -53,8 +53,10 @@ def gradients_to_try(case: Case) -> dict[str, tuple[str, Tiling]]:
     kept = functools.partial(Tiling, num_warps=8, persistent=True)
     for_both = [
         kept(128, 256, 64, num_stages=3),
+        kept(128, 256, 64, num_stages=4, halves=True),
+        kept(128, 256, 64, num_stages=3, halves=True, flatten=True),
         kept(128, 128, 64, num_stages=4),
-        kept(128, 128, 64, num_stages=3),
+        kept(128, 128, 64, num_stages=4, flatten=True),
         kept(256, 128, 64, num_stages=3),
     ]
     shared = [kept(128, 256, 64, num_stages=3, splits=n) for n in (2, 4)]
