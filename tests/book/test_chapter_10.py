@@ -269,7 +269,7 @@ def records(folder, times_us):
 
 def test_without_records_the_page_says_so(told, tmp_path):
     found = told(records(tmp_path, {}))
-    assert "No card has recorded it yet" in found["dram"]
+    assert "No card has recorded what DRAM reads yet" in found["dram"]
     assert found["measured"] == "No card has recorded these products yet."
 
 
