@@ -40,10 +40,18 @@ def off(got, exact):
     return float((got.double() - exact).norm() / exact.norm())
 
 
-def assert_as_near(names, ours, theirs, exact):
+def assert_as_near(names, ours, theirs, exact, shape):
+    """Twice PyTorch's error at most.
+
+    In fp32 the kernels add up one term after the other, and cuBLAS parts of a sum, for few rows at
+    least: there the bound is the tolerance of so many terms.
+    """
+    m, k, n = shape
     for name, one, other, truth in zip(names, ours, theirs, exact, strict=True):
-        unit = torch.finfo(one.dtype).eps / 2 if truth.numel() < 64 else 2.0**-22
-        assert off(one, truth) <= 2 * off(other, truth) + unit, name
+        more = torch.finfo(one.dtype).eps / 2 if truth.numel() < 64 else 2.0**-22
+        if one.dtype == torch.float32:
+            more = 2.0**-24 * {"y": k, "dx": n}.get(name, m) ** 0.5 + 2.0**-22
+        assert off(one, truth) <= 2 * off(other, truth) + more, name
 
 
 @pytest.mark.proves("kernels.ops.products.operators", "kernels.ops.products.linear")
@@ -55,9 +63,9 @@ def test_outputs_and_gradients_are_as_near_as_pytorchs(shape, dtype):
     exact = both_ways(OP.reference, {n: v.double() for n, v in given.items()}, dy.double())
     theirs = both_ways(torch_linear, given, dy)
     names = ("y", "dx", "dweight", "dbias")
-    assert_as_near(names, both_ways(fused, given, dy), theirs, exact)
-    assert_as_near(names, both_ways(linear, given, dy), theirs, exact)
-    assert_as_near(names[:1], [fused_simple(**given)], theirs[:1], exact[:1])
+    assert_as_near(names, both_ways(fused, given, dy), theirs, exact, shape)
+    assert_as_near(names, both_ways(linear, given, dy), theirs, exact, shape)
+    assert_as_near(names[:1], [fused_simple(**given)], theirs[:1], exact[:1], shape)
 
 
 @pytest.mark.proves("kernels.ops.products.forward")

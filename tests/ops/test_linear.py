@@ -12,7 +12,15 @@ from kernels.lab.counting import op_ledger, traffic
 from kernels.launch import assume_capability, interpreting, recording
 from kernels.ops.products import configurations, linear, moves
 from kernels.ops.products.backward import grad_weight, grad_x
-from kernels.ops.products.configurations import FEW_ROWS, FORWARD, TORCH, Tiling, Ways
+from kernels.ops.products.configurations import (
+    BY_TORCH,
+    FEW_ROWS,
+    FORWARD,
+    TORCH,
+    TRITON,
+    Tiling,
+    Ways,
+)
 from kernels.ops.products.forward import forward
 from kernels.ops.products.linear import fused, fused_simple, reference
 from kernels.registry import DTYPES, Case, get
@@ -270,13 +278,13 @@ def test_tables_are_for_cards_in_order():
         assert all(not one.persistent for card, one in table.items() if card < (9, 0))
 
 
-def test_pytorchs_way_back_is_chosen_by_the_operators_arguments():
+def test_pytorchs_way_back_is_chosen_product_by_product():
     given = make((40, 24, 16), torch.bfloat16)
     dy = torch.randn(40, 16).bfloat16()
     exact = both_ways(reference, {n: v.double() for n, v in given.items()}, dy.double())
-    for ways, expected in (((TORCH, TORCH), 0), ((TORCH, "triton"), 1), (("triton", TORCH), 1)):
+    for *ways, expected in ((TORCH, TORCH, 0), (TORCH, TRITON, 1), (TRITON, TORCH, 1)):
         leaves = [one.detach().requires_grad_() for one in given.values()]
-        y = linear.operator(*leaves, *ways)
+        y = linear.launched(*leaves, Ways(TRITON, *ways))
         with interpreting() as launches:
             found = torch.autograd.grad(y, leaves, dy)
         assert len(launches) == expected
@@ -289,9 +297,11 @@ def test_the_public_function_follows_its_table(monkeypatch):
     with interpreting() as launches:
         ours = linear.linear(**given)
     assert len(launches) == 1
-    monkeypatch.setattr(linear, "ways", lambda x: Ways(TORCH, TORCH, TORCH))
+    monkeypatch.setattr(linear, "ways", lambda x: BY_TORCH)
     with interpreting() as launches:
         theirs = linear.linear(**given)
+        monkeypatch.setattr(linear, "ways", lambda x: Ways(TORCH, TRITON, TRITON))
+        assert torch.equal(linear.linear(**given), theirs)
     assert not launches
     assert off(ours, theirs.double()) <= 2 * rounding(torch.bfloat16)
 

@@ -30,9 +30,11 @@ def _tile_by_pointers(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    # A tile of A · B over K from `first` to `last`; with SUMS also A's rows, summed along K.
+    # A tile of A · B over K from `first` to `last`. With SUMS also A's rows, summed along K: as
+    # A · 1, on the tensor cores, 16 times over. By tl.sum each step would wait for all warps.
     total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    sums = tl.zeros([BLOCK_M], tl.float32)
+    sums = tl.zeros([BLOCK_M, 16], tl.float32)
+    ones = tl.full([BLOCK_K, 16], 1.0, a_tile.dtype.element_ty)
     for start in range(first, last, BLOCK_K):
         inside = start + tl.arange(0, BLOCK_K) < last
         at = tl.cast(start, tl.int64)
@@ -40,8 +42,8 @@ def _tile_by_pointers(
         b = tl.load(b_tile + at * b_step, mask=b_mask & inside[:, None], other=0.0)
         total = tl.dot(a, b, total, input_precision="ieee")
         if SUMS:
-            sums += tl.sum(a.to(tl.float32), axis=1)
-    return total, sums
+            sums = tl.dot(a, ones, sums, input_precision="ieee")
+    return total, tl.sum(sums, axis=1) * 0.0625  # exact: 16 times the same number
 
 
 @triton.jit
@@ -109,17 +111,18 @@ def _tile_by_descriptors(
     BLOCK_K: tl.constexpr,
 ):
     total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    sums = tl.zeros([BLOCK_M], tl.float32)
+    sums = tl.zeros([BLOCK_M, 16], tl.float32)
+    ones = tl.full([BLOCK_K, 16], 1.0, b_desc.dtype)
     for start in range(first, last, BLOCK_K):
         b = b_desc.load([start, col])
         if ACROSS:
             a = a_desc.load([start, row])
             total = tl.dot(a.T, b, total)
             if SUMS:
-                sums += tl.sum(a.to(tl.float32), axis=0)
+                sums = tl.dot(a.T, ones, sums)
         else:
             total = tl.dot(a_desc.load([row, start]), b, total)
-    return total, sums
+    return total, tl.sum(sums, axis=1) * 0.0625
 
 
 @triton.jit

@@ -22,10 +22,10 @@ import torch
 
 from kernels.launch import capability, for_card
 from kernels.ops.products import linear_cuda
-from kernels.ops.products.configurations import EVERYWHERE, TORCH, WAYS, Ways
+from kernels.ops.products.configurations import BY_TORCH, EVERYWHERE, WAYS, Ways
 from kernels.ops.products.forward import simple
 from kernels.ops.products.moves import moves, simple_moves
-from kernels.ops.products.operators import check, composed, operator
+from kernels.ops.products.operators import check, composed, launched
 from kernels.ops.products.peers import compiled, max_autotuned, torch_linear
 from kernels.ops.products.tuning import backward_candidates, candidates
 from kernels.ops.shared.arguments import refuse_gradients
@@ -77,8 +77,7 @@ def fused_simple(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
 
 def fused(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """The fastest in Triton, forward and back, on any card; arguments as of `linear`."""
-    result: Tensor = operator(x, weight, bias, EVERYWHERE.grad_x, EVERYWHERE.grad_weight)
-    return result
+    return launched(x, weight, bias, EVERYWHERE)
 
 
 def ways(x: Any) -> Ways:
@@ -108,11 +107,10 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     multiples of 16 bytes; others go by plain pointers, which is slower.
     """
     by = ways(x)
-    if by.forward == TORCH:
+    if by == BY_TORCH:
         check(x, weight, bias)
         return composed(x, weight, bias)
-    result: Tensor = operator(x, weight, bias, by.grad_x, by.grad_weight)
-    return result
+    return launched(x, weight, bias, by)
 
 
 def inputs(

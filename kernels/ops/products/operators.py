@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from kernels.ops.products.backward import grad_weight, grad_x
-from kernels.ops.products.configurations import TORCH, TRITON
+from kernels.ops.products.configurations import TORCH, TRITON, Ways
 from kernels.ops.products.forward import forward
 from kernels.ops.shared.arguments import check_tensor
 from kernels.ops.shared.operators import Gradient, define, refuse_second_derivative
@@ -16,7 +17,6 @@ from kernels.ops.shared.operators import Gradient, define, refuse_second_derivat
 Tensor = torch.Tensor
 
 OF = ("linear",)
-_WAYS = (TRITON, TORCH)
 
 
 def check(x: Tensor, weight: Tensor, bias: Tensor | None, *_: str) -> None:
@@ -45,9 +45,9 @@ def check(x: Tensor, weight: Tensor, bias: Tensor | None, *_: str) -> None:
 
 
 def _launch(
-    x: Tensor, weight: Tensor, bias: Tensor | None, grad_x_by: str, grad_weight_by: str
+    x: Tensor, weight: Tensor, bias: Tensor | None, forward_by: str, _grad_x: str, _grad_weight: str
 ) -> Tensor:
-    return forward(x, weight, bias)
+    return FORWARD_BY[forward_by](x, weight, bias)
 
 
 def _fake(x: Tensor, weight: Tensor, *_: Any) -> Tensor:
@@ -62,8 +62,15 @@ def composed(x: Tensor, weight: Tensor, bias: Tensor | None, *_: str) -> Tensor:
     return torch.nn.functional.linear(x, weight, bias)
 
 
+# What computes the forward, by the name that `configurations.Ways` has for it.
+FORWARD_BY: dict[str, Callable[[Tensor, Tensor, Tensor | None], Tensor]] = {
+    TRITON: forward,
+    TORCH: composed,
+}
+
+
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, weight, _bias, *ctx.by = inputs
+    x, weight, _bias, _forward_by, *ctx.by = inputs
     ctx.save_for_backward(x, weight)
 
 
@@ -80,7 +87,7 @@ def _formula(ctx: Any, dy: Tensor) -> Any:
         dweight = _rows(dy).T @ _rows(x)
     if for_bias and (dbias is None or not for_weight):
         dbias = _rows(dy).sum(0)
-    return dx, dweight, dbias if for_bias else None, None, None
+    return dx, dweight, dbias if for_bias else None, None, None, None
 
 
 def _rows(x: Tensor) -> Tensor:
@@ -107,7 +114,9 @@ _define = functools.partial(
     independent="*",
     checks=check,
 )
-_ARGUMENTS = "(Tensor x, Tensor weight, Tensor? bias, str grad_x, str grad_weight) -> Tensor"
+_ARGUMENTS = (
+    "(Tensor x, Tensor weight, Tensor? bias, str forward, str grad_x, str grad_weight) -> Tensor"
+)
 _with_grad = _define(f"linear_with_grad{_ARGUMENTS}", gradient=Gradient(_keep, _formula))
 operator = _define(f"linear{_ARGUMENTS}", trained=_with_grad)
 _grad_x_operator = define(
@@ -129,3 +138,9 @@ _grad_weight_operator = define(
 )
 for _name in ("linear_grad_x", "linear_grad_weight"):
     refuse_second_derivative(_name, "linear has", "torch.nn.functional.linear")
+
+
+def launched(x: Tensor, weight: Tensor, bias: Tensor | None, ways: Ways) -> Tensor:
+    """x · weightᵀ + bias as one operator, forward and back by `ways`; checked."""
+    result: Tensor = operator(x, weight, bias, ways.forward, ways.grad_x, ways.grad_weight)
+    return result

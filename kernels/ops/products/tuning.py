@@ -23,13 +23,12 @@ def forward_to_try(case: Case) -> dict[str, Tiling]:
         return {one.name: one for one in found}
     kept = functools.partial(Tiling, num_warps=8, persistent=True)
     found = [
-        kept(128, 256, 64, num_stages=4, halves=True),
-        kept(128, 256, 64, num_stages=4, halves=True, group=16),
-        kept(128, 256, 64, num_stages=4, halves=True, group=4),
-        kept(128, 256, 64, num_stages=4, halves=True, flatten=True),
-        kept(128, 256, 64, num_stages=3),
-        kept(128, 256, 64, num_stages=3, flatten=True),
         kept(128, 256, 64, num_stages=3, halves=True, flatten=True),
+        kept(128, 256, 64, num_stages=3, halves=True, flatten=True, group=4),
+        kept(128, 256, 64, num_stages=3, halves=True, flatten=True, group=16),
+        kept(128, 256, 64, num_stages=4, halves=True, flatten=True),
+        kept(128, 256, 64, num_stages=3, flatten=True),
+        kept(128, 256, 64, num_stages=4, halves=True),
         kept(256, 128, 64, num_stages=4, halves=True, flatten=True),
         kept(128, 128, 64, num_stages=4, flatten=True),
         kept(128, 128, 128, num_stages=3, flatten=True),
@@ -55,11 +54,12 @@ def gradients_to_try(case: Case) -> dict[str, tuple[str, Tiling]]:
         kept(128, 256, 64, num_stages=3),
         kept(128, 256, 64, num_stages=4, halves=True),
         kept(128, 256, 64, num_stages=3, halves=True, flatten=True),
-        kept(128, 128, 64, num_stages=4),
+        kept(128, 256, 64, num_stages=3, halves=True, flatten=True, group=4),
+        kept(128, 256, 64, num_stages=3, halves=True, flatten=True, group=16),
         kept(128, 128, 64, num_stages=4, flatten=True),
         kept(256, 128, 64, num_stages=3),
     ]
-    shared = [kept(128, 256, 64, num_stages=3, splits=n) for n in (2, 4)]
+    shared = [kept(128, 256, 64, num_stages=3, splits=n) for n in (2, 3, 4)]
     found = {f"dX by {one.name}": ("x", one) for one in for_both}
     found |= {f"dW by {one.name}": ("weight", one) for one in (*for_both, *shared)}
     return found
