@@ -177,9 +177,9 @@ def test_the_tiler_answers_to_keys(browse: Browser, html: Path) -> None:
     report = browse(url=chapter, theme="dark", widths=[390, 1280], actions=actions)
     first, grouped, one_row, tiles = report["values"]
     assert "8192×4096×12288 in tiles of 128×256" in first
-    assert "shares 3 blocks of rows of x and 48 of the weight" in first
+    assert "touches 3 blocks of rows of x and 48 of the weight" in first
     assert "in groups of 4 rows" in grouped
-    assert "shares 4 blocks of rows of x and 33 of the weight" in grouped
+    assert "touches 4 blocks of rows of x and 33 of the weight" in grouped
     assert one_row.startswith("1×4096×12288")
     assert tiles == 48
     assert_sound(report)

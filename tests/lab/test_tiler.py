@@ -131,7 +131,7 @@ def test_the_sentences_say_what_the_figures_and_the_map_show():
         "512×1024×512 in tiles of 128×128: 16 programs ask for 8.39 MB, 64.0 FLOP for each byte."
     )
     assert found["said"][1].startswith(
-        "On Card A they run in 4 waves, in groups of 2 rows. The first, of 5 tiles, shares 2 "
+        "On Card A they run in 4 waves, in groups of 2 rows. The first, of 5 tiles, touches 2 "
         "blocks of rows of x and 3 of the weight: 1.31 MB. All waves together touch "
     )
     assert "binds: at least" in found["said"][2]

@@ -49,7 +49,7 @@ function figuresOf(found, card) {
     tile("Asked for", bytes(found.askedX + found.askedWeight),
       `${bytes(found.askedX)} of x, ${bytes(found.askedWeight)} of the weight`),
     tile("FLOP/byte", digits(found.intensity), "of what is asked for"),
-    tile("A wave shares", `${first.m} + ${first.n}`, "blocks of x, of the weight"),
+    tile("A wave touches", `${first.m} + ${first.n}`, "blocks of x, of the weight"),
     tile("All waves", bytes(found.fromDram), `must move ${bytes(found.mustMove)}`),
     tile("Programs", String(found.programs),
       `${found.waves} × ${card.sms}, ${percent(found.used)} of it wanted`),
@@ -86,7 +86,7 @@ function render({ model, el }) {
   const spoken = element("p", { class: "text", "aria-live": "polite" });
   const notes = element("p", { class: "notes" },
     "The box is y. Blue: the tiles of the first wave, one on each multiprocessor. Orange: the " +
-    "blocks of rows of x, at the left, and of the weight, on top, that they share. Numbers have " +
+    "blocks of rows of x, at the left, and of the weight, on top, that they touch. Numbers have " +
     "2 bytes, sums 4. Time is the larger of two: all that is started over the peak, and what " +
     "the waves touch over the bandwidth, if nothing lasts in the L2 from one to the next.");
   const root = element("div", {

@@ -103,7 +103,7 @@ export function words(choice, card, found) {
     `${size}: ${many(found.programs, "program")} ask for ` +
     `${bytes(found.askedX + found.askedWeight)}, ${digits(found.intensity)} FLOP for each byte.`,
     `On ${card.name} they run in ${many(found.waves, "wave")}, ${order}. The first, of ` +
-    `${many(tiles.length, "tile")}, shares ${many(first.m, "block")} of rows of x and ` +
+    `${many(tiles.length, "tile")}, touches ${many(first.m, "block")} of rows of x and ` +
     `${first.n} of the weight: ${bytes(first.rows * k * 2)}. All waves together touch ` +
     `${bytes(found.fromDram)}; the product must move ${bytes(found.mustMove)}.`,
   ];
