@@ -4,6 +4,9 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.ops.products.linear import linear
+from tests.grading.submissions import copy_kernel
+
 
 @triton.jit
 def switched_kernel(
@@ -133,6 +136,72 @@ def turned_product(x, weight):
     programs = triton.cdiv(m, 64) * triton.cdiv(n, 64)
     turned_kernel[(programs,)](weight, x, out, m, n, k, EDGE=64, STEP=16, GROUP=4, num_warps=8)
     return out
+
+
+@triton.jit
+def wrapping_kernel(
+    x_ptr, w_ptr, y_ptr, m, n, k, TALL: tl.constexpr, WIDE: tl.constexpr, STEP: tl.constexpr
+):
+    """Rows and columns beyond the end begin again at the first: they are loaded, and not stored."""
+    wide = tl.cdiv(n, WIDE)
+    rows = tl.program_id(0) // wide * TALL + tl.arange(0, TALL)[:, None]
+    cols = tl.program_id(0) % wide * WIDE + tl.arange(0, WIDE)[None, :]
+    acc = tl.zeros((TALL, WIDE), tl.float32)
+    for i in range(tl.cdiv(k, STEP)):
+        across = i * STEP + tl.arange(0, STEP)[None, :]
+        down = i * STEP + tl.arange(0, STEP)[:, None]
+        x = tl.load(x_ptr + rows % m * k + across, mask=across < k, other=0.0)
+        w = tl.load(w_ptr + cols % n * k + down, mask=down < k, other=0.0)
+        acc = tl.dot(x, w, acc, input_precision="ieee")
+    tl.store(y_ptr + rows * n + cols, acc.to(y_ptr.dtype.element_ty), mask=(rows < m) & (cols < n))
+
+
+def wrapping_product(x, weight):
+    (m, k), n = x.shape, len(weight)
+    y = torch.empty(m, n, dtype=x.dtype, device=x.device)
+    programs = triton.cdiv(m, 64) * triton.cdiv(n, 64)
+    wrapping_kernel[(programs,)](x, weight, y, m, n, k, TALL=64, WIDE=64, STEP=32, num_warps=8)
+    return y
+
+
+# Hostile, each in its own way.
+def by_the_package(x, weight):
+    return linear(x, weight)
+
+
+def into_its_input(x, weight):
+    y = product_with()(x, weight)
+    weight.copy_(x[:1].expand_as(weight))
+    return y
+
+
+def once_and_for_all():
+    """Compute the first product, and return it for every other of the same shape."""
+    kept = {}
+
+    def product(x, weight):
+        key = x.shape, weight.shape, x.dtype
+        if key[:2] not in kept:
+            kept[key[:2]] = product_with()(x, weight)
+        return kept[key[:2]]
+
+    return product
+
+
+def behind_the_dispatcher(x, weight):
+    """PyTorch's product, hidden from who looks for operators, and a kernel that copies it."""
+    with torch.utils._python_dispatch._disable_current_modes():
+        y = (x.float() @ weight.float().T).to(x.dtype)
+    out = torch.empty_like(y)
+    copy_kernel[(triton.cdiv(y.numel(), 256),)](y, out, y.numel(), BLOCK=256)
+    return out
+
+
+def launched_and_thrown_away(x, weight):
+    """Launch the right kernel, and return what PyTorch makes."""
+    product_with()(x, weight)
+    with torch.utils._python_dispatch._disable_current_modes():
+        return (x.float() @ weight.float().T).to(x.dtype)
 
 
 def product_by_pytorch(x, weight):

@@ -1,8 +1,10 @@
 """Each known-wrong submission of set 10 fails with the diagnosis meant for it; right ones pass."""
 
 import pytest
+import torch
 
 from kernels.grading import Result, check
+from kernels.launch import interpreting
 from kernels.paths import ROOT
 from tests.grading import submissions_10 as s
 from tests.grading import submissions_10_gradients as gradients
@@ -10,6 +12,25 @@ from tests.grading import submissions_10_products as products
 from tests.grading import submissions_10_splits as splits
 from tests.grading.mutation import answer_of, graded
 from tests.grading.right import assert_passes_soon
+from tests.grading.submissions import AlwaysEqual
+
+
+class Word(str):
+    """A word that equals all others."""
+
+    def __eq__(self, other):
+        return True
+
+    __hash__ = str.__hash__
+
+
+def counted_by_a_launch(m, n, k, block_m, block_n, itemsize):
+    """Ask the ledger in place of a prediction."""
+    x, weight = torch.zeros(m, 1), torch.zeros(n, 1)
+    with interpreting() as launches:
+        products.product_with(tile=(16, 16, 16))(x, weight)
+    return tuple(k * r for _, _, r, *_ in next(iter(launches)).arena.totals())[:2]
+
 
 RIGHT = {
     "10.1": (s.requests_by_tiles, s.requests_by_formula, s.requests_by_numpy),
@@ -24,6 +45,7 @@ RIGHT = {
         products.product_with(),
         products.turned_product,
         products.product_with(tile=(64, 64, 16), warps=4, stages=4),
+        products.wrapping_product,
     ),
     "10.6": (s.in_groups(8), s.in_even_groups, s.along_n_in_groups),
     "10.7": (s.suspect_by_rule, s.suspect_by_numbers, s.suspect_but("", "")),
@@ -209,6 +231,38 @@ def test_splits_wrong(answer, message, means):
 def test_order_wrong(answer, message, means, seed):
     result = check("10.6", answer, seed=seed)
     assert result.points == 0
+    assert message in result.message, result
+    assert means in result.means, result
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "message", "means"),
+    [
+        ("10.5", products.by_the_package, "a function of the package", "an answer of your own"),
+        ("10.5", products.into_its_input, "changed its input weight", ""),
+        ("10.5", products.once_and_for_all(), "", ""),
+        ("10.5", products.behind_the_dispatcher, "don't read all of x", ""),
+        ("10.5", products.launched_and_thrown_away, "of the output's", ""),
+        ("10.5", AlwaysEqual(), "not a torch.Tensor", ""),
+        ("10.4", products.behind_the_dispatcher, "don't read all of x", ""),
+        ("10.9", lambda x, weight, splits: exit(), "raised SystemExit", ""),
+        ("10.8", lambda dy, x: (AlwaysEqual(), AlwaysEqual()), "not a torch.Tensor", ""),
+        ("10.1", lambda *args: (AlwaysEqual(), AlwaysEqual()), "is an int", ""),
+        ("10.1", lambda *args: (2**200, 1), "beyond 2**63", ""),
+        ("10.1", counted_by_a_launch, "", ""),
+        ("10.2", lambda *args: (AlwaysEqual(),) * 3, "is a number", ""),
+        ("10.3", lambda *args: AlwaysEqual(), "is a number", ""),
+        ("10.6", lambda *args: (True, True), "is an int", ""),
+        ("10.6", lambda *args: AlwaysEqual(), "it takes the tuple", ""),
+        ("10.7", lambda tile: Word("nothing"), "it takes one of", ""),
+        ("10.7", lambda tile: AlwaysEqual(), "it takes one of", ""),
+        ("10.10", lambda *args: (float("inf"), 3), "is an int", ""),
+        ("10.10", "leaves_roofs", "The answer is a str", ""),
+    ],
+)
+def test_hostile_answers_earn_nothing(question, answer, message, means):
+    result = check(question, answer, seed=1)
+    assert result.points == 0, result
     assert message in result.message, result
     assert means in result.means, result
 
