@@ -224,9 +224,10 @@ class Variant:
     `fits(case)` is whether it takes such sizes and options at all.
     `counted` tells how its bytes are counted with no GPU: "triton" (its launches are Triton
     kernels), "cuda" (its launches are kernels in CUDA C++), "aten" (PyTorch operators, each a
-    launch or a view), or "" (opaque: compiled graphs and vendor libraries, whose bytes only a
-    profiler sees). `moves(case, pass_)` is what its launches must move, which the tests hold the
-    ledger to; None where nobody has written it down.
+    launch or a view), "formula" (kernels in Gluon, which no interpreter runs: `moves` is the count,
+    and a profiler confirms it on a card), or "" (opaque: compiled graphs and vendor libraries,
+    whose bytes only a profiler sees). `moves(case, pass_)` is what its launches must move, which
+    the tests hold the ledger to; None where nobody has written it down.
     `cases` are those that a suite measures it in, for one that is too slow to set up everywhere;
     None is all of them. `own_random` says that it draws other random numbers than the reference.
     """

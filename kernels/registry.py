@@ -71,6 +71,7 @@ __all__ = [
     "shape_name",
 ]
 
+_BY_MOVES = ("triton", "cuda", "formula")  # ways of counting that `Variant.moves` is held to
 _OPS: dict[str, Op] = {}
 _OPERATORS: dict[str, Operator] = {}
 
@@ -142,7 +143,7 @@ def _fault(op: Op) -> str | None:
             )
         if variant.own_random and op.random is None:
             return f"variant {key!r} of {op.name!r} is random, and the operation has no `random`"
-        if key.startswith("fused") and variant.counted in ("triton", "cuda") and not variant.moves:
+        if key.startswith("fused") and variant.counted in _BY_MOVES and not variant.moves:
             return f"variant {key!r} of {op.name!r} needs `moves`, which its ledger is held to"
     if "bwd" in op.passes and op.backward is None:
         return f"operation {op.name!r} has the pass 'bwd', so it needs `backward`"

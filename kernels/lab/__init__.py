@@ -23,10 +23,14 @@ _PLACES = {
     "recordings": "records.data:recordings",
     "host_costs": "measuring.host_cost:host_costs",
     "lab_report": "records.lab_report",
+    # what a compiler wrote
+    "generated": "profiling.generated",
+    "generated_kernels": "profiling.generated_kernels",
     # figures and explorers
     "plots": "drawing.plots",
     "warps": "drawing.warps",
     "rounds": "drawing.rounds:rounds",
+    "waiting": "drawing.waiting",
     "peak_shares": "drawing.peaks:peak_shares",
     "CYCLE": "drawing.style:CYCLE",
     "WRITE_HATCH": "drawing.style:WRITE_HATCH",

@@ -38,6 +38,7 @@ def _bench(arguments: argparse.Namespace) -> int:
             seconds=arguments.seconds,
             profile=not arguments.no_profile,
             profile_seconds=arguments.profile_seconds,
+            resume=arguments.resume,
         )
     )
 
@@ -164,6 +165,9 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--out", type=Path, help="write <out>/<gpu>/<suite>.csv (book/data)")
     bench.add_argument("--run-id", help="names the folder in _build/bench of a part of a suite")
     bench.add_argument("--seconds", type=float, default=0.5, help="a variant's budget a cell (0.5)")
+    bench.add_argument(
+        "--resume", action="store_true", help="go on with the cells of a cut run (--out, --run-id)"
+    )
     bench.add_argument("--no-profile", action="store_true", help="leave DRAM bytes unmeasured")
     bench.add_argument("--profile-seconds", type=float, default=150.0, help="ncu's budget (150)")
     bench.set_defaults(run=_bench)

@@ -25,6 +25,7 @@ class Compiled:
 
     `stack_bytes` is per thread and above 0 if registers spill. `matrix_instruction` is the PTX
     name (`mma.sync`, `wgmma.mma_async`, `tcgen05.mma`) or None if only plain arithmetic is used.
+    `serialized` says that the assembler lets each asynchronous product wait for the one before.
     `ptx` is "" for CUDA C++, which NVRTC turns into a binary at once.
     """
 
@@ -35,6 +36,7 @@ class Compiled:
     shared_bytes: int
     num_warps: int
     matrix_instruction: str | None
+    serialized: bool = False
     ptx: str = field(default="", repr=False)
     cubin: bytes = field(default=b"", repr=False)
 

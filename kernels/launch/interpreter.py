@@ -25,9 +25,11 @@ from kernels.launch.arena import Access, Arena
 from kernels.launch.builder import MendedBuilder, Options
 from kernels.launch.errors import KernelError, LaunchError, Place, Program
 from kernels.launch.formats import encode
+from kernels.launch.gluon import is_gluon
 from kernels.launch.language import Language, tell_signs
 from kernels.launch.launches import TIME_LIMIT_S
 from kernels.launch.rewrite import function_of
+from kernels.launch.tape import is_descriptor
 
 
 def _number(value: Any, annotation: str | None) -> Any:
@@ -111,6 +113,11 @@ def interpret(
     wrong; memory outside the arguments stays as it was.
     """
     name = kernel.__name__
+    if is_gluon(kernel):
+        raise LaunchError(
+            f"kernel {name!r} is written in Gluon, for the warps of one kind of card, and no "
+            f"interpreter runs it; count a variant in Triton, or give it tensors on a GPU"
+        )
     arena = Arena(name, grid, trace)
     builder = MendedBuilder()
     given = dict(options or {})
@@ -174,7 +181,7 @@ def tensors_of(value: Any) -> Iterator[torch.Tensor]:
     """The PyTorch tensors inside one launch argument."""
     if isinstance(value, torch.Tensor):
         yield value
-    elif isinstance(value, TensorDescriptor):
+    elif is_descriptor(value):  # Triton's or Gluon's
         yield from tensors_of(value.base)
     elif isinstance(value, tuple):
         for item in value:

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 import re
+import subprocess
+import tempfile
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +21,14 @@ from triton.compiler import ASTSource, make_backend
 from triton.runtime.cache import triton_key
 from triton.runtime.jit import create_function_from_signature
 
+from kernels.launch import kept
 from kernels.launch.binary import Compiled, resource_usage
+from kernels.launch.gluon import is_gluon
 from kernels.launch.launches import Launch
 
 _MATRIX = re.compile(r"(?:wgmma\.mma_async|mma\.sync|tcgen05\.mma)")
+# ptxas says so, and no more, where it lets each asynchronous product wait for the one before.
+_SERIALIZED = re.compile(r"\(C\d+\) Potential Performance Loss: wgmma\.mma_async .* serialized")
 
 
 @dataclass(frozen=True)
@@ -53,9 +60,38 @@ class TritonSpecialization:
             shared_bytes=int(compiled.metadata.shared),
             num_warps=int(compiled.metadata.num_warps),
             matrix_instruction=matrix.group(0) if matrix else None,
+            serialized=_serialized(compiled.asm["ptx"], self.capability),
             ptx=compiled.asm["ptx"],
             cubin=compiled.asm["cubin"],
         )
+
+
+def _source_of(kernel: Any) -> type[ASTSource]:
+    if not is_gluon(kernel):
+        return ASTSource
+    from triton.experimental.gluon._runtime import GluonASTSource
+
+    return GluonASTSource
+
+
+def _serialized(ptx: str, capability: int) -> bool:
+    """Whether the assembler lets the asynchronous products of a kernel wait for one another.
+
+    Triton doesn't pass on what its ptxas says of it, so that it is asked once more.
+    """
+    if "wgmma.mma_async" not in ptx:
+        return False
+    ptxas = get_ptxas(capability)
+
+    def asked() -> bytes:
+        with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
+            file.write(ptx)
+            file.flush()
+            command = [ptxas.path, f"--gpu-name=sm_{capability}a", "-o", os.devnull, file.name]
+            return subprocess.run(command, capture_output=True, check=True).stderr
+
+    told = kept.kept("ptxas", (ptx, str(capability), ptxas.version), asked)
+    return _SERIALIZED.search(told.decode()) is not None
 
 
 def specialize(
@@ -72,7 +108,7 @@ def specialize(
     parsed, signature, constexprs, attributes = kernel._pack_args(
         backend, options, bound, specialization, None
     )
-    source = ASTSource(kernel, signature, constexprs, attributes)
+    source = _source_of(kernel)(kernel, signature, constexprs, attributes)
     return TritonSpecialization(str(kernel.__name__), capability, source, dict(parsed.__dict__))
 
 

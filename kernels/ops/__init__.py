@@ -1,5 +1,6 @@
 """Every operation of the book, one file each. Importing this package registers them all."""
 
+from kernels.ops.attention import attention
 from kernels.ops.chains import (
     bias_gelu_dropout_residual,
     geglu,
@@ -14,6 +15,7 @@ from kernels.ops.softmax import softmax
 __all__ = [
     "add_layernorm",
     "add_rmsnorm",
+    "attention",
     "bias_gelu_dropout_residual",
     "geglu",
     "layernorm",

@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -353,6 +354,72 @@ def test_a_run_without_faults_ends_with_0_and_takes_what_the_profiler_found(
     assert [(r.bytes_dram_read, r.bytes_dram_write) for r in graph] == [(105, 11)] * 2
     assert all(r.bytes_dram_read is None for r in rows if r not in graph)
     assert len(record["profile"]["cells"]) == 2
+
+
+class Cut(BaseException):
+    """What ends a process from outside."""
+
+
+def _cut(*_):
+    raise Cut
+
+
+OF_A_CUT_RUN = ("pointwise", "eager,torch")
+
+
+@pytest.mark.parametrize(("place", "known"), [("count_launches", None), ("run_rows", 2)])
+def test_a_run_that_is_cut_behind_its_times_leaves_them(
+    a_gpu, doubling, tmp_path, monkeypatch, place, known
+):
+    monkeypatch.setattr(cell_bench.Bench if place == "count_launches" else profile, place, _cut)
+    with pytest.raises(Cut):
+        bench.run(bench.Options(*OF_A_CUT_RUN, out=tmp_path, seconds=0.01))
+    rows, record = read_suite(tmp_path / "a-card" / "pointwise.csv")
+    assert {(r.variant, r.shape) for r in rows} == {
+        (n, s) for n in ("copy", "eager", "torch") for s in ("8x4", "16x4")
+    }
+    assert all(row.time_us_p50 > 0 and row.launches == known for row in rows)
+    assert (
+        record["copies_us"].keys() == record["speed_ups"].keys() == record["calls_in_graph"].keys()
+    )
+
+
+def test_a_run_that_is_cut_between_cells_goes_on_there(a_gpu, doubling, tmp_path, monkeypatch):
+    monkeypatch.setattr(profile, "find_ncu", lambda: None)
+    measure, measured = cell_bench.Bench.measure, []
+
+    def once(self, cell):
+        if measured:
+            raise Cut
+        measured.append(cell.name)
+        return measure(self, cell)
+
+    monkeypatch.setattr(cell_bench.Bench, "measure", once)
+    options = bench.Options(*OF_A_CUT_RUN, out=tmp_path, seconds=0.01)
+    with pytest.raises(Cut):
+        bench.run(options)
+    kept = options.kept("a-card")
+    head, cell = (json.loads(line) for line in kept.read_text().splitlines())
+    assert cell["cell"] == measured[0]
+    kept.write_text(kept.read_text() + '{"cell": "cut off in the mid')
+
+    def counted(self, cell):
+        measured.append(cell.name)
+        assert self.seed == head["seed"]
+        return measure(self, cell)
+
+    monkeypatch.setattr(cell_bench.Bench, "measure", counted)
+    with pytest.raises(selection.RefusalError, match="measured with other seconds"):
+        bench.run(replace(options, seconds=0.02, resume=True))
+    bench.run(replace(options, resume=True))
+    assert measured == ["doubling 8x4 fp32", "doubling 16x4 fp32"]
+    rows, record = read_suite(tmp_path / "a-card" / "pointwise.csv")
+    as_kept = [row["time_us_p50"] for row in cell["rows"]]
+    assert [r.time_us_p50 for r in rows if r.shape == "8x4"] == pytest.approx(as_kept, rel=1e-5)
+    assert record["copies_us"].keys() == set(measured)
+    assert not kept.exists()
+    with pytest.raises(selection.RefusalError, match="--resume finds no cells"):
+        bench.run(replace(options, resume=True))
 
 
 def test_a_device_that_died_leaves_the_recorded_file_alone(a_gpu, doubling, monkeypatch, capsys):

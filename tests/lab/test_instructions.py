@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 
 from kernels.cuda import cuda
 from kernels.cuda.cuda_compile import no_compiler
@@ -63,6 +65,24 @@ def test_what_the_compiler_calls_in_rare_cases_stands_behind_the_exit():
     assert line["EXIT"] == whole["EXIT"]
     assert line["RET.REL.NODEC"] == 0 < whole["RET.REL.NODEC"]
     assert line.total() < whole.total() - 50
+
+
+@triton.jit
+def doubled_in_a_loop(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    for first in tl.range(0, n, BLOCK):
+        e = first + tl.arange(0, BLOCK)
+        tl.store(y_ptr + e, 2 * tl.load(x_ptr + e, e < n), e < n)
+
+
+def test_a_kernel_that_ends_in_a_loop_has_its_main_line_too():
+    """Its last exit has a condition, and behind it stands the way back."""
+    with recording() as launches:
+        doubled_in_a_loop[(1,)](torch.empty(4096), torch.empty(4096), 4096, BLOCK=128)
+    (launch,) = launches
+    line, whole = instructions(launch, 90, routines=False), instructions(launch, 90)
+    assert line["EXIT"] == whole["EXIT"]
+    assert line["BRA"] == whole["BRA"] > 0
+    assert line == whole
 
 
 def test_several_instances_of_a_template_in_one_binary_are_refused():

@@ -1,5 +1,6 @@
 """Three models in training: counted on fake tensors, and held against what a GPU launched."""
 
+import itertools
 from types import SimpleNamespace
 
 import pytest
@@ -121,13 +122,29 @@ def test_the_operator_of_a_launch_is_the_one_that_a_ledger_has_a_step_for():
         assert "randn_like" not in told  # the gradient from above was made at the first step
 
 
-def event(name, parent=None, kernels=(), start=0.0):
+NUMBERS = itertools.count(1)
+
+
+def event(name, parent=None, kernels=(), start=0.0, number=None):
     return SimpleNamespace(
+        id=next(NUMBERS) if number is None else number,
         name=name,
         cpu_parent=parent,
         kernels=[SimpleNamespace(name=kernel) for kernel in kernels],
         time_range=SimpleNamespace(start=start),
     )
+
+
+def test_a_kernel_is_told_once_whatever_else_has_its_operators_number():
+    # As PyTorch 2.11 tells LayerNorm's first call: 2 is the operator's number.
+    norm = event("aten::native_layer_norm", event("aten::layer_norm"), ["norm_kernel"], 2.0)
+    buffers = event("Activity Buffer Request", norm, ["norm_kernel"], 3.0, number=norm.id)
+    launch = event("cudaLaunchKernel", norm, [], 4.0)
+    loading = event("Lazy Function Loading", launch, ["norm_kernel"], 5.0, number=norm.id)
+    waits = event("cudaDeviceSynchronize", None, ["norm_kernel"], 1.0, number=norm.id)
+    assert launched.launched([waits, norm, buffers, launch, loading]) == [
+        Launched("native_layer_norm", ("norm_kernel",))
+    ]
 
 
 def test_launches_are_told_under_the_outermost_operator_that_is_one():

@@ -9,8 +9,7 @@ from kernels import registry
 from kernels.lab.measuring import correctness
 from kernels.launch import interpreting, recording
 from kernels.ops.chains import bias_gelu, configurations, norm_gelu
-from kernels.ops.chains.configurations import Strips
-from kernels.ops.norms.configurations import SharedRows
+from kernels.ops.chains.configurations import Strips, WholeRows
 from kernels.philox import threshold
 
 NAMES = ("bias_gelu_dropout_residual", "layernorm_gelu_dropout_residual")
@@ -215,7 +214,8 @@ def test_strips_and_whole_rows_give_the_same_gradients():
         )
         for configured in (
             None,
-            SharedRows(2, 4, 1, 2, hold_weight=False),
+            WholeRows(2, 4, 1, 2, hold_weight=False),
+            WholeRows(4, 2, 1, 1),
             Strips(4, 64, 2, 1, 1),
             Strips(2, 128, 4, 4, 3),
         )
@@ -299,7 +299,11 @@ def test_a_thread_loads_16_bytes_and_makes_its_own_numbers(name):
 def test_configurations_are_kept_within_bounds():
     assert bias_gelu.strips_over(torch.empty(1, 5), None)[0].block_cols >= 8
     for n_cols in (1, 7, 64, 1000, 4096):
-        for card in ((7, 5), (9, 0)):
-            rows = configurations.rows_configuration(n_cols, 4, False, True, card)
-            assert rows.num_warps * rows.programs_per_sm <= configurations.WARPS_PER_SM
-            assert rows.stages >= 1
+        for card, size, whole in (((7, 5), 4, False), ((9, 0), 4, True), ((9, 0), 2, True)):
+            rows = configurations.rows_configuration(n_cols, size, whole, True, card)
+            held = configurations.HELD[(9, 0) if size == 2 else min(card, (8, 0))]
+            assert rows.num_warps * rows.programs_per_sm <= held.warps_per_sm
+            # As many programs as planned have room for their registers, 64K of an SM.
+            assert rows.registers * 32 * held.warps_per_sm <= 65536
+            assert rows.registers >= 128
+    assert configurations.rows_configuration(8193, 2, True, True, (9, 0)) is None

@@ -39,6 +39,9 @@ from kernels.registry import Case, Op, Variant, dtype_name, options_name, shape_
 
 SOUND = Path(__file__).with_name("sound.txt")
 TARGETS = (75, 80, 86, 89, 90, 100, 120)
+_READ_OFF = (
+    "num_warps", "registers", "stack_bytes", "shared_bytes", "matrix_instruction", "serialized"
+)  # fmt: skip
 NO_BF16 = "bf16 is not compiled for sm_75: it needs compute capability 8.0 or later"
 
 
@@ -49,7 +52,8 @@ class Built:
     `shapes` are those that run this very binary, and `passes` the passes: "fwd" without gradients,
     "train" a forward that keeps something for its backward, "bwd". `stack_bytes` is per thread,
     above 0 if registers spill. `shared_limit` is the most shared memory a block may have there, in
-    bytes. `matrix_instruction` is the PTX name, None if the arithmetic is plain. `error` is why
+    bytes. `matrix_instruction` is the PTX name, None if the arithmetic is plain; `serialized` says
+    that its asynchronous products wait for one another, each for the one before. `error` is why
     the compiler refused, with the line; then all numbers are 0.
     """
 
@@ -66,6 +70,7 @@ class Built:
     stack_bytes: int = 0
     shared_bytes: int = 0
     matrix_instruction: str | None = None
+    serialized: bool = False
     error: str = ""
 
     @property
@@ -79,6 +84,11 @@ class Built:
             return (
                 f"{where}: {self.kernel} with {self.num_warps} warps spills: a thread keeps "
                 f"{self.stack_bytes} bytes in memory that its {self.registers} registers don't hold"
+            )
+        if self.serialized:
+            return (
+                f"{where}: {self.kernel} lets its asynchronous products wait for one another: "
+                f"something reads their sums while they run"
             )
         if self.shared_bytes > self.shared_limit:
             return (
@@ -138,7 +148,9 @@ def variants(op: Op) -> tuple[list[Variant], list[str]]:
     """An operation's variants to compile, and a sentence for each that can't be compiled here."""
     found, missing = [], []
     for variant in op.variants.values():
-        if variant.counted in ("triton", "cuda"):
+        if variant.counted == "formula":  # what can't run here can be recorded
+            found.append(variant)
+        elif variant.counted in ("triton", "cuda"):
             cuda = variant.counted == "cuda"
             why = (cuda and no_compiler()) or variant.unavailable(
                 torch.device("cuda" if cuda else "cpu")
@@ -187,7 +199,7 @@ def _build(job: Job) -> Built:
     except Exception as error:  # whatever Triton or ptxas raises is what the reader is told
         known["error"] = reason(error, wanted.compile)
     else:
-        for name in ("num_warps", "registers", "stack_bytes", "shared_bytes", "matrix_instruction"):
+        for name in _READ_OFF:
             known[name] = getattr(compiled, name)
     return Built(
         op=job.op,

@@ -14,6 +14,8 @@ from kernels.launch.triton_compile import compile_launch
 _LINE = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE)
 # The exit that every thread takes that comes there, in such a line: none behind it falls through.
 _EXIT = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+EXIT\s*;", re.MULTILINE)
+# A kernel that ends in a loop leaves by an exit with a condition, and else jumps back.
+_JUMP = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+@!?U?P\w+\s+EXIT\s*;.*?\bBRA\b[^\n]*", re.M | re.S)
 
 
 def instructions(launch: Launch, capability: int, routines: bool = True) -> Counter[str]:
@@ -39,7 +41,7 @@ def instructions(launch: Launch, capability: int, routines: bool = True) -> Coun
             f"the binary of {launch.name!r} has {len(found)} instances of it; compile one alone"
         )
     if not routines:
-        *_, last = _EXIT.finditer(found[0])
+        *_, last = [*_JUMP.finditer(found[0]), *_EXIT.finditer(found[0])]
         return Counter(_LINE.findall(found[0][: last.end()]))
     counts = Counter(_LINE.findall(found[0]))
     # At the end stand a branch to itself and no-ops, up to a round address.

@@ -40,14 +40,19 @@ def count_case(op: Op, variant: str, case: Case, pass_: str = "fwd") -> Ledger:
     variant that tells by a formula what each launch moves is not run where that takes too long,
     from `by_formula.MOST_FLOPS` on ("formula").
     Variants made of PyTorch operators run on fake CUDA tensors ("aten"). Of a backward only the way
-    back is counted. ValueError for a variant that is opaque, a compiled graph or a vendor's
-    library, for one that can't run here or takes no such case, and for a pass that it lacks.
+    back is counted. ValueError for a variant that is opaque (a compiled graph, a vendor's library),
+    that no interpreter runs, that can't run here or takes no such case, and for a pass it lacks.
     """
     chosen = op.variant(variant)
     if chosen.counted == "":
         raise ValueError(
             f"variant {variant!r} of {op.name!r} can't be counted: what it launches is decided "
             f"by a compiler or a library; its DRAM bytes are measured by `profile`"
+        )
+    if chosen.counted == "formula":
+        raise ValueError(
+            f"variant {variant!r} of {op.name!r} can't be counted launch by launch: no interpreter "
+            f"runs its kernels; Variant.moves tells by a formula what they move"
         )
     why = chosen.unavailable(torch.device("cpu"))
     if why is not None and chosen.counted != "aten":

@@ -36,26 +36,35 @@ def count_ours(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ledg
     letter = known.independent[:1] if known else ""
     whole = [n for n, d in dims.items() if letter in d and isinstance(given.get(n), torch.Tensor)]
 
-    def call(parts: int | None, make: Callable[[Sequence[int]], torch.Tensor]) -> Any:
+    def call(parts: int | None, make: Callable[..., torch.Tensor]) -> Any:
         def real(name: str, value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
                 return value
             if parts is not None and letter in dims[name]:
-                return make(_shrunk(value, dims[name], letter, parts)).to(value.dtype)
+                return make(_shrunk(value, dims[name], letter, parts), value.dtype)
             steps = zip(value.shape, value.stride(), strict=True)
             span = 1 + sum((size - 1) * stride for size, stride in steps if size)
-            return make((int(span),)).to(value.dtype).as_strided(value.shape, value.stride())
+            return make((int(span),), value.dtype).as_strided(value.shape, value.stride())
 
         return functools.partial(func, **{name: real(name, value) for name, value in given.items()})
 
     with without_modes():
         if not letter or not all(given[name].is_contiguous() for name in whole):
-            return traffic.count(call(None, torch.randn))
+            return traffic.count(call(None, _random))
         return by_rows(
-            lambda parts: traffic.count(call(parts, torch.randn)),
-            lambda parts: call(parts, torch.empty),
+            lambda parts: traffic.count(call(parts, _random)),
+            lambda parts: call(parts, _untouched),
             _size(given[whole[0]], dims[whole[0]], letter),
         )
+
+
+def _random(size: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    return torch.randn(size).to(dtype)
+
+
+def _untouched(size: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    # In its dtype at once: a conversion would touch every page of it.
+    return torch.empty(size, dtype=dtype)
 
 
 def _place(tensor: torch.Tensor, dims: str, letter: str) -> slice:

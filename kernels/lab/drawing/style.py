@@ -43,6 +43,7 @@ _LOOKS: dict[str, tuple[str, str]] = {
     "fused_cuda": (BLUE, "v"),
     "fused_simple": (YELLOW, "p"),
     "fused": (GREEN, "o"),
+    "fused_hopper": (GREEN, "*"),
     "copy": (_INK, "H"),
     "yours": (_INK, "*"),
     "tutorial": (VERMILLION, ">"),

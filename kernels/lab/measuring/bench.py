@@ -8,6 +8,8 @@ A whole suite writes `book/data/<gpu>/<suite>.csv` and `.json`. A run of part of
 `_build/bench/<run-id>/` instead, since a file holds one whole run. The order is: all times first;
 then the launches, by PyTorch's profiler, whose hooks would otherwise stand in the times; then the
 bytes, counted by the ledgers; then DRAM, by Nsight Compute (see `kernels.lab.profiling.profile`).
+The file is written behind the times, behind the bytes, and behind DRAM. Until the first of these
+each cell is kept as it comes (see `kept_cells`): `--resume` goes on where a run was cut.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ import torch
 from kernels.lab.cards import devices
 from kernels.lab.measuring import timing, verdicts
 from kernels.lab.measuring.cell_bench import Bench, say
+from kernels.lab.measuring.kept_cells import KeptCells, file_of
 from kernels.lab.profiling import profile
 from kernels.lab.records import provenance, sources
 from kernels.lab.records.data import write_suite
@@ -49,12 +52,17 @@ class Options:
     seconds: float = 0.5
     profile: bool = True
     profile_seconds: float = 150.0
+    resume: bool = False
 
     @property
     def partial(self) -> bool:
         """Whether only a part of the suite was asked for."""
         chosen = self.shapes or self.dtypes or self.options
         return self.variants != "all" or self.pass_ != "all" or bool(chosen)
+
+    def kept(self, slug: str) -> Path:
+        """Return the file of the cells of a run that is not at its end."""
+        return file_of(self.directory(whole=False), slug, self.suite)
 
     def directory(self, whole: bool = True) -> Path:
         """Return the folder that holds `<gpu>/<suite>.csv`; `whole` if the run reached its end."""
@@ -136,9 +144,15 @@ def run(options: Options) -> int:
     card = devices.describe(bench.device.index)
     say(f"bench {options.suite} on {card['name']}: {len(cells)} cells")
     record = _provenance(options, bench, card)
+    kept = _kept(options, bench, record)
     for number, cell in enumerate(cells, 1):
         started = time.perf_counter()
-        rows = bench.attempt(cell.name, partial(bench.measure, cell)) or []
+        rows = kept.take(cell)
+        if rows is None:
+            had = len(bench.problems)
+            rows = bench.attempt(cell.name, partial(bench.measure, cell)) or []
+            if not bench.dead:
+                kept.keep(cell, rows, bench.problems[had:])
         bench.rows += rows
         if bench.dead:
             break
@@ -146,12 +160,34 @@ def run(options: Options) -> int:
         torch.cuda.empty_cache()
         took = time.perf_counter() - started
         say(f"[{number:>2}/{len(cells)}] {cell.name}: {verdicts.line(rows)}  ({took:.1f} s)")
-    return _finish(options, bench, cells, record, began)
+    return _finish(options, bench, cells, record, began, kept)
+
+
+def _kept(options: Options, bench: Bench, record: dict[str, Any]) -> KeptCells:
+    """Where the cells are kept; with --resume those that a cut run left."""
+    names = ("name", "driver", "multiprocessors")
+    measured_with = {
+        "sources": record["sources"],
+        "card": {name: record["card"].get(name) for name in names},
+        "versions": record["versions"],
+        "seconds": options.seconds,
+    }
+    kept = KeptCells(options.kept(record["card"]["slug"]), measured_with, bench)
+    kept.begin(options.resume)
+    say(f"cells are kept in {kept.path} until all are timed")
+    return kept
+
+
+def _keep_times(bench: Bench, record: dict[str, Any]) -> None:
+    """Put into the record what is known once all cells are timed."""
+    record["card_after"] = {} if bench.dead else devices.smi(bench.device.index)
+    record["calls_in_graph"], record["copies_us"] = bench.calls_in_graph, bench.copies
+    record["speed_ups"], record["speed_ups_host"] = bench.speed_ups, bench.speed_ups_host
+    record["problems"] = bench.problems
 
 
 def _fill(bench: Bench, cells: Sequence[Cell], record: dict[str, Any]) -> None:
     """Fill the columns that are not times, and judge the rows."""
-    record["card_after"] = {} if bench.dead else devices.smi(bench.device.index)
     started = time.perf_counter()
     for cell in cells:
         if not bench.dead:
@@ -161,9 +197,7 @@ def _fill(bench: Bench, cells: Sequence[Cell], record: dict[str, Any]) -> None:
     bench.rows = verdicts.fill_bytes(bench.rows, cells, bench.problem)
     say(f"bytes counted  ({time.perf_counter() - started:.1f} s)")
     bench.rows, flagged, rejected = verdicts.judge(bench.rows, bench.stream.l2_bytes)
-    record["calls_in_graph"] = bench.calls_in_graph
-    record["copies_us"], record["timelines"] = bench.copies, bench.timelines
-    record["speed_ups"], record["speed_ups_host"] = bench.speed_ups, bench.speed_ups_host
+    record["timelines"] = bench.timelines
     record["cache_effects"], record["rejected"] = flagged, rejected
     for sentence in flagged:
         say(f"cache effect  {sentence}")
@@ -177,15 +211,24 @@ def _finish(
     cells: Sequence[Cell],
     record: dict[str, Any],
     began: float,
+    kept: KeptCells,
 ) -> int:
+    path = options.directory(not bench.dead) / record["card"]["slug"] / f"{options.suite}.csv"
+
+    def write() -> None:
+        record["seconds"] = round(time.perf_counter() - began, 1)
+        write_suite(path, bench.rows, record)
+
+    _keep_times(bench, record)
+    if bench.rows:
+        write()
     _fill(bench, cells, record)
     if not bench.rows:
         bench.problem(f"nothing of suite {options.suite!r} was measured; no file is written")
         return 1
-    record["problems"] = bench.problems
-    path = options.directory(not bench.dead) / record["card"]["slug"] / f"{options.suite}.csv"
-    record["seconds"] = round(time.perf_counter() - began, 1)
-    write_suite(path, bench.rows, record)
+    write()
+    if not bench.dead:
+        kept.end()
     if options.profile and options.suite != "ceilings" and not bench.dead:
         gc.collect()
         torch.cuda.empty_cache()
@@ -194,8 +237,7 @@ def _finish(
         bench.rows, record["profile"] = profile.merge(bench.rows, found)
         for sentence in record["profile"]["problems"]:
             say(f"profile  {sentence}")
-        record["seconds"] = round(time.perf_counter() - began, 1)
-        write_suite(path, bench.rows, record)
+        write()
     say(verdicts.table(bench.rows))
     say(f"{len(bench.rows)} rows in {path} ({time.perf_counter() - began:.0f} s)")
     if options.out is None and path.is_relative_to(ROOT / "_build"):

@@ -130,6 +130,15 @@ def fill_bytes(
             key = cell.key, variant.name
             if not variant.counted or not any((row.cell, row.variant) == key for row in rows):
                 continue
+            if variant.counted == "formula":
+                assert variant.moves is not None  # the registry asks for it
+                moved = variant.moves(cell.case, cell.pass_)
+                counted[key] = {
+                    "bytes_unique": moved.unique,
+                    "bytes_requested": moved.requested,
+                    "count_method": "formula",
+                }
+                continue
             try:
                 ledger = op_ledger.count_case(cell.op, variant.name, cell.case, cell.pass_)
             except Exception as error:

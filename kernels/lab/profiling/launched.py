@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,6 +31,8 @@ from kernels.paths import DATA_DIR
 
 FILE = "models.json"
 _COPIES = ("Memcpy", "Memset")
+# Events of CUDA and its tools within an operator, or between operators.
+_TOOLS = re.compile(r"cu(da)?[A-Z]|Activity Buffer|Lazy Function|Instrumentation|Resource$")
 # These launch what they are made of, though PyTorch doesn't call them composite.
 _MADE_OF_OTHERS = ("_transformer_encoder_layer_fwd", "_native_multi_head_attention")
 
@@ -98,15 +101,31 @@ def _around(event: Any) -> Iterator[Any]:
         event = event.cpu_parent
 
 
+def _told_once(events: Iterable[Any]) -> list[Any]:
+    """The events that launched something, in order, one for each number.
+
+    PyTorch's profiler gives the kernels of an operator also to the events that have its number:
+    what CUDA's tools did within it (buffers, the loading of a kernel at its first launch), and a
+    call of the driver that came by the same number by chance.
+    """
+    found: dict[int, Any] = {}
+    for event in sorted(events, key=lambda one: (_is_tool(one.name), one.time_range.start)):
+        if event.kernels:
+            found.setdefault(event.id, event)
+    return sorted(found.values(), key=lambda one: one.time_range.start)
+
+
+def _is_tool(name: str) -> bool:
+    return _TOOLS.match(name) is not None
+
+
 def launched(events: Iterable[Any]) -> list[Launched]:
     """The operators of a profile that the device worked for, in order.
 
     Launches of one operator are told together.
     """
     found: dict[int, tuple[str, list[str], int]] = {}
-    for event in sorted(events, key=lambda one: one.time_range.start):
-        if not event.kernels:
-            continue
+    for event in _told_once(events):
         around = [*_around(event)][::-1]
         name = operator_of([one.name for one in around])
         at = next((one for one in around if one.name == f"aten::{name}"), event)

@@ -24,11 +24,17 @@ OCCUPANCY = "sm__warps_active.avg.pct_of_peak_sustained_active"
 ISSUE = "sm__inst_issued.avg.pct_of_peak_sustained_active"
 LOAD_SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"
 STORE_SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum"
+# What SMs get and send, by loads, stores and the copy engine; and what the L2 is asked for, which
+# is less: what SMs side by side ask for at about one time goes to it once.
+SM_READ = "l1tex__m_xbar2l1tex_read_bytes.sum"
+SM_WRITE = "l1tex__m_l1tex2xbar_write_bytes.sum"
+L2_READ_SECTORS = "lts__t_sectors_srcunit_tex_op_read.sum"
 
 METRICS: Mapping[str, tuple[str, ...]] = {
     "single": (READ, WRITE, DURATION, DRAM_PCT, OCCUPANCY, ISSUE),
     "chain": (READ, WRITE, DURATION),  # few enough for one pass
     "sectors": (LOAD_SECTORS, STORE_SECTORS),
+    "requested": (SM_READ, SM_WRITE, L2_READ_SECTORS, READ, WRITE),
 }
 
 # To bytes and to µs. ncu prints base units when asked to; older versions name them otherwise.
@@ -52,8 +58,9 @@ _UNITS = {
 class ProfiledKernel:
     """One profiled kernel: times in µs, bytes of DRAM, percentages of the peak, 32-byte sectors.
 
-    What was not asked for is None. Sectors are those that the warps' loads and stores of global
-    memory touch, before any cache.
+    What was not asked for is None. `load_sectors` and `store_sectors` are those that the warps'
+    loads and stores of global memory touch, before any cache. `sm_read` and `sm_write` are bytes
+    that SMs get and send, whoever asked for them, `l2_read_sectors` what the L2 is asked for.
     """
 
     name: str
@@ -65,6 +72,9 @@ class ProfiledKernel:
     issue_pct: float | None = None
     load_sectors: int | None = None
     store_sectors: int | None = None
+    l2_read_sectors: int | None = None
+    sm_read: int | None = None
+    sm_write: int | None = None
 
 
 @dataclass(frozen=True)
@@ -144,6 +154,9 @@ def parse_csv(text: str, needed: Sequence[str] = (READ, WRITE)) -> list[Profiled
                 issue_pct=values.get(ISSUE),
                 load_sectors=_whole(values.get(LOAD_SECTORS)),
                 store_sectors=_whole(values.get(STORE_SECTORS)),
+                l2_read_sectors=_whole(values.get(L2_READ_SECTORS)),
+                sm_read=_whole(values.get(SM_READ)),
+                sm_write=_whole(values.get(SM_WRITE)),
             )
         )
     return kernels

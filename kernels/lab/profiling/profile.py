@@ -53,6 +53,7 @@ MODES = {
     "single": {"cache_control": "all", "flush": "by ncu, before each pass of each kernel"},
     "chain": {"cache_control": "none", "flush": "once before the chain, by reading a buffer"},
     "sectors": {"cache_control": "none", "flush": "none: sectors are asked for before any cache"},
+    "requested": {"cache_control": "all", "flush": "by ncu, before each pass of each kernel"},
 }
 START_SECONDS = 90.0  # for imports and the first compilations, beside the budget
 _COPIES = ("Memcpy", "Memset")

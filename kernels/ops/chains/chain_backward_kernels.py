@@ -18,8 +18,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.ops.chains.activations import gelu_and_slope
+from kernels.ops.chains.activations import gelu_and_slope, widened
 from kernels.ops.chains.dropout import kept_along, kept_in_rows
+
+
+@triton.jit
+def add_both(along, total, other_along, other_total):
+    return along + other_along, total + other_total
 
 
 @triton.jit(do_not_specialize=["drop_below"])
@@ -44,14 +49,16 @@ def norm_gelu_backward_rows(
     STRIDE_UNIT: tl.constexpr,
     DROPS: tl.constexpr,
     ALIGNED: tl.constexpr,
+    FULL: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
     BLOCK_COLS: tl.constexpr,
     STAGES: tl.constexpr,
     HOLD_WEIGHT: tl.constexpr,
 ):
     # Whole rows, BLOCK_ROWS at a time; a program takes `rows_each`. With STAGES above 1 the next
-    # tiles are under way to shared memory. HOLD_WEIGHT keeps weight and bias in registers.
-    n_cols = n_col_units * STRIDE_UNIT
+    # tiles are under way to shared memory. HOLD_WEIGHT keeps weight and bias in registers. FULL
+    # says that every tile is: no lane is masked.
+    n_cols = BLOCK_COLS if FULL else n_col_units * STRIDE_UNIT
     cols = tl.arange(0, BLOCK_COLS)[None, :]
     col_mask = cols < n_cols
     if HOLD_WEIGHT:
@@ -61,43 +68,54 @@ def norm_gelu_backward_rows(
             bias = tl.load(bias_ptr + cols, mask=col_mask, other=0.0)
     dweight = tl.zeros([BLOCK_ROWS, BLOCK_COLS], tl.float32)
     dbias = tl.zeros([BLOCK_ROWS, BLOCK_COLS], tl.float32)
+    # Places within a tile are the same in every turn; what moves on are the tile's pointers.
     first = tl.program_id(0).to(tl.int64) * rows_each
-    last = tl.minimum(first + rows_each, n_rows)
-    for start in tl.range(first, last, BLOCK_ROWS, num_stages=STAGES):
-        rows = (start + tl.arange(0, BLOCK_ROWS)[:, None]).to(tl.int64)
-        row_mask = rows < last
+    n_mine = tl.minimum(n_rows - first, rows_each).to(tl.int32)
+    x_step = (x_row_stride * STRIDE_UNIT).to(tl.int64)
+    dy_step = (dy_row_stride * STRIDE_UNIT).to(tl.int64)
+    tile_rows = tl.arange(0, BLOCK_ROWS)[:, None]
+    x_places = tile_rows * x_step + cols
+    dy_places = tile_rows * dy_step + cols
+    for start in tl.range(0, n_mine, BLOCK_ROWS, num_stages=STAGES):
+        row = first + start
+        row_mask = tile_rows < (BLOCK_ROWS if FULL else n_mine - start)
         mask = row_mask & col_mask
-        x = tl.load(x_ptr + rows * x_row_stride * STRIDE_UNIT + cols, mask=mask, other=0.0)
-        dy = tl.load(dy_ptr + rows * dy_row_stride * STRIDE_UNIT + cols, mask=mask, other=0.0)
-        mean = tl.load(mean_ptr + rows, mask=row_mask, other=0.0)
-        inv_std = tl.load(inv_std_ptr + rows, mask=row_mask, other=0.0)
+        x = tl.load(x_ptr + row * x_step + x_places, mask=mask, other=0.0)
+        dy = tl.load(dy_ptr + row * dy_step + dy_places, mask=mask, other=0.0)
+        inv_std = tl.load(inv_std_ptr + row + tile_rows, mask=row_mask, other=0.0)
+        shift = tl.load(mean_ptr + row + tile_rows, mask=row_mask, other=0.0) * inv_std
         # Masked lanes hold 0 − mean; dy is 0 there, so that no sum sees them.
-        x_hat = (x.to(tl.float32) - mean) * inv_std
+        x_hat = widened(x) * inv_std - shift
         h = x_hat
         if weight_ptr is not None:
             if not HOLD_WEIGHT:
                 weight = tl.load(weight_ptr + cols, mask=col_mask, other=0.0)
-            h *= weight.to(tl.float32)
+            h *= widened(weight)
         if bias_ptr is not None:
             if not HOLD_WEIGHT:
                 bias = tl.load(bias_ptr + cols, mask=col_mask, other=0.0)
-            h += bias.to(tl.float32)
+            h += widened(bias)
         _, slope = gelu_and_slope(h)
-        g = dy.to(tl.float32) * slope
+        g = widened(dy) * slope
         if DROPS:
+            first_ones = (row + tile_rows) * n_cols
             kept = kept_in_rows(
-                seed_offset_ptr, rows * n_cols, drop_below, ALIGNED, BLOCK_ROWS, BLOCK_COLS
+                seed_offset_ptr, first_ones, drop_below, ALIGNED, BLOCK_ROWS, BLOCK_COLS
             )
-            g = tl.where(kept, g * scale, 0.0)
+            g *= tl.where(kept, scale, 0.0)
         if dweight_ptr is not None:
             dweight += g * x_hat
         if dbias_ptr is not None:
             dbias += g
         if weight_ptr is not None:
-            g *= weight.to(tl.float32)
-        dx = g - x_hat * (tl.sum(g * x_hat, axis=1, keep_dims=True) / n_cols)
-        dx = (dx - tl.sum(g, axis=1, keep_dims=True) / n_cols) * inv_std
-        tl.store(dx_ptr + rows * n_cols + cols, dx.to(dx_ptr.dtype.element_ty), mask=mask)
+            g *= widened(weight)
+        # Both sums in one exchange between the warps.
+        along, total = tl.reduce((g * x_hat, g), 1, add_both, keep_dims=True)
+        along *= inv_std / n_cols
+        total *= inv_std / n_cols
+        dx = g * inv_std - (x_hat * along + total)
+        places = tile_rows * n_cols + cols
+        tl.store(dx_ptr + row * n_cols + places, dx.to(dx_ptr.dtype.element_ty), mask=mask)
 
     out = tl.program_id(0).to(tl.int64) * n_cols + tl.arange(0, BLOCK_COLS)
     out_mask = tl.arange(0, BLOCK_COLS) < n_cols
@@ -201,9 +219,9 @@ def gelu_backward_strips(
     cols = first_col + tl.arange(0, BLOCK_COLS)[None, :]
     col_mask = cols < n_cols
     if weight_ptr is not None:
-        weight = tl.load(weight_ptr + cols, mask=col_mask, other=0.0).to(tl.float32)
+        weight = widened(tl.load(weight_ptr + cols, mask=col_mask, other=0.0))
     if bias_ptr is not None:
-        bias = tl.load(bias_ptr + cols, mask=col_mask, other=0.0).to(tl.float32)
+        bias = widened(tl.load(bias_ptr + cols, mask=col_mask, other=0.0))
     dweight = tl.zeros([BLOCK_ROWS, BLOCK_COLS], tl.float32)
     dbias = tl.zeros([BLOCK_ROWS, BLOCK_COLS], tl.float32)
     first = chunk * rows_each
@@ -214,7 +232,7 @@ def gelu_backward_strips(
         mask = row_mask & col_mask
         x = tl.load(x_ptr + rows * x_row_stride * STRIDE_UNIT + cols, mask=mask, other=0.0)
         dy = tl.load(dy_ptr + rows * dy_row_stride * STRIDE_UNIT + cols, mask=mask, other=0.0)
-        h = x.to(tl.float32)
+        h = widened(x)
         if mean_ptr is not None:
             inv_std = tl.load(inv_std_ptr + rows, mask=row_mask, other=0.0)
             x_hat = (h - tl.load(mean_ptr + rows, mask=row_mask, other=0.0)) * inv_std
@@ -224,7 +242,7 @@ def gelu_backward_strips(
         if bias_ptr is not None:
             h += bias
         _, slope = gelu_and_slope(h)
-        g = dy.to(tl.float32) * slope  # masked lanes hold 0
+        g = widened(dy) * slope  # masked lanes hold 0
         if DROPS:
             kept = kept_in_rows(
                 seed_offset_ptr,
@@ -234,7 +252,7 @@ def gelu_backward_strips(
                 BLOCK_ROWS,
                 BLOCK_COLS,
             )
-            g = tl.where(kept, g * scale, 0.0)
+            g *= tl.where(kept, scale, 0.0)
         if dweight_ptr is not None:
             dweight += g * x_hat
         if dbias_ptr is not None:

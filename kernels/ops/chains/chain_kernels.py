@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.ops.chains.activations import gelu
+from kernels.ops.chains.activations import gelu, widened
 from kernels.ops.chains.dropout import kept_along
 from kernels.philox_triton import words_of
 
@@ -148,12 +148,16 @@ def norm_gelu_row(
     STRIDE_UNIT: tl.constexpr,
     DROPS: tl.constexpr,
     ALIGNED: tl.constexpr,
+    FULL: tl.constexpr,
     BLOCK_COLS: tl.constexpr,
     LOAD_WEIGHTS_EARLY: tl.constexpr,
+    DRAW_EARLY: tl.constexpr,
 ):
     # A call of Philox for eight elements; the thread that loads them makes it, while x and the
-    # residual are under way. Strides and the width are told as to `bias_gelu_tile`.
-    n_cols = n_col_units * STRIDE_UNIT
+    # residual are under way, or with DRAW_EARLY off behind the sums, when fewer registers are
+    # taken. FULL says that the row fills its block: no lane is masked. Strides and the width are
+    # told as to `bias_gelu_tile`.
+    n_cols = BLOCK_COLS if FULL else n_col_units * STRIDE_UNIT
     row = tl.program_id(0).to(tl.int64)
     cols = tl.arange(0, BLOCK_COLS)
     mask = cols < n_cols
@@ -166,11 +170,13 @@ def norm_gelu_row(
             weight = tl.load(weight_ptr + cols, mask=mask, other=0.0)
         if bias_ptr is not None:
             bias = tl.load(bias_ptr + cols, mask=mask, other=0.0)
-    if DROPS:
+    if DROPS and DRAW_EARLY:
         kept = kept_along(seed_offset_ptr, row * n_cols, drop_below, ALIGNED, BLOCK_COLS)
-    x = x.to(tl.float32)
+    x = widened(x)
     mean = tl.sum(x, axis=0) / n_cols
-    x = tl.where(mask, x - mean, 0.0)
+    x -= mean
+    if not FULL:
+        x = tl.where(mask, x, 0.0)
     inv_std = tl.rsqrt(tl.sum(x * x, axis=0) / n_cols + eps)
     if mean_ptr is not None:
         tl.store(mean_ptr + row, mean)
@@ -179,16 +185,18 @@ def norm_gelu_row(
     if weight_ptr is not None:
         if not LOAD_WEIGHTS_EARLY:
             weight = tl.load(weight_ptr + cols, mask=mask, other=0.0)
-        y *= weight.to(tl.float32)
+        y *= widened(weight)
     if bias_ptr is not None:
         if not LOAD_WEIGHTS_EARLY:
             bias = tl.load(bias_ptr + cols, mask=mask, other=0.0)
-        y += bias.to(tl.float32)
+        y += widened(bias)
     y = gelu(y)
     if DROPS:
-        y = tl.where(kept, y * scale, 0.0)
+        if not DRAW_EARLY:
+            kept = kept_along(seed_offset_ptr, row * n_cols, drop_below, ALIGNED, BLOCK_COLS)
+        y *= tl.where(kept, scale, 0.0)
     if residual_ptr is not None:
-        y += residual.to(tl.float32)
+        y += widened(residual)
     tl.store(y_ptr + row * n_cols + cols, y.to(y_ptr.dtype.element_ty), mask=mask)
 
 

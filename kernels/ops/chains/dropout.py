@@ -13,16 +13,27 @@ import triton
 import triton.language as tl
 
 from kernels.philox import scale, threshold
-from kernels.philox_triton import numbers_at, numbers_of_blocks, numbers_of_rows
+from kernels.philox_triton import numbers_at, words_of
+
+
+@triton.jit
+def last_dropped(drop_below):
+    # The largest word whose upper half is a number that is dropped. Where any is, T is 1 to 65536.
+    return (drop_below.to(tl.uint32) << 16) - 1
 
 
 @triton.jit
 def kept_along(seed_offset_ptr, first, drop_below, ALIGNED: tl.constexpr, COLS: tl.constexpr):
     # Which of COLS neighbours are kept; `first`, int64, is the first one's row-major index.
     if ALIGNED:
-        number = numbers_of_blocks(seed_offset_ptr, first >> 3, COLS // 8)
-    else:
-        number = numbers_at(seed_offset_ptr, first + tl.arange(0, COLS))
+        # A word is compared with its two numbers in its upper half, one after the other: that takes
+        # a shift for the low one, and nothing for the high one.
+        block = (tl.cast(first, tl.int64) >> 3) + tl.arange(0, COLS // 8)
+        word_0, word_1, word_2, word_3 = words_of(seed_offset_ptr, block)
+        words = tl.permute(tl.join(tl.join(word_0, word_1), tl.join(word_2, word_3)), (0, 2, 1))
+        last = last_dropped(drop_below)
+        return tl.reshape(tl.join(words << 16 > last, words > last), (COLS,))
+    number = numbers_at(seed_offset_ptr, first + tl.arange(0, COLS))
     return number >= drop_below
 
 
@@ -37,9 +48,12 @@ def kept_in_rows(
 ):
     # The same of COLS neighbours in each of ROWS rows; `first` is (ROWS, 1).
     if ALIGNED:
-        number = numbers_of_rows(seed_offset_ptr, first >> 3, ROWS, COLS // 8)
-    else:
-        number = numbers_at(seed_offset_ptr, first + tl.arange(0, COLS)[None, :])
+        block = (tl.cast(first, tl.int64) >> 3) + tl.arange(0, COLS // 8)[None, :]
+        word_0, word_1, word_2, word_3 = words_of(seed_offset_ptr, block)
+        words = tl.permute(tl.join(tl.join(word_0, word_1), tl.join(word_2, word_3)), (0, 1, 3, 2))
+        last = last_dropped(drop_below)
+        return tl.reshape(tl.join(words << 16 > last, words > last), (ROWS, COLS))
+    number = numbers_at(seed_offset_ptr, first + tl.arange(0, COLS)[None, :])
     return number >= drop_below
 
 

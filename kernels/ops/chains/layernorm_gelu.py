@@ -123,7 +123,7 @@ OP = register(
             cost=functools.partial(common.forward_cost, False),
             tolerance=common.tolerance,
             cases=cases(common.SHAPES, "bf16"),
-            candidates=norm_gelu_candidates,
+            candidates=norm_gelu_candidates(False),
         ),
         backward=Backward(
             cost=functools.partial(common.backward_cost, False),

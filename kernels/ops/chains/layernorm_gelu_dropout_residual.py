@@ -187,7 +187,7 @@ OP = register(
             cost=functools.partial(common.forward_cost, True),
             tolerance=common.tolerance,
             cases=cases(common.SHAPES, "bf16") + cases([(16384, 8192)], "fp32"),
-            candidates=norm_gelu_candidates,
+            candidates=norm_gelu_candidates(True),
         ),
         backward=Backward(
             cost=functools.partial(common.backward_cost, True),

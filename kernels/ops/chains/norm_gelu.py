@@ -23,15 +23,14 @@ from kernels.ops.chains.configurations import (
     MEANS,
     NARROWEST,
     NORM_GELU,
-    WEIGHTS_EARLY_UP_TO,
+    Row,
     Strips,
-    norm_gelu_block,
+    WholeRows,
+    held_row,
     rows_configuration,
 )
 from kernels.ops.chains.dropout import dropping
 from kernels.ops.norms.backward import finish, partials, shared_out
-from kernels.ops.norms.configurations import SharedRows
-from kernels.ops.shared.blocks import Block
 from kernels.ops.shared.operators import device_guard
 from kernels.ops.shared.rows import fill_vectors, one_row_stride, stride_unit
 
@@ -52,7 +51,7 @@ def forward(
     eps: float,
     *,
     statistics: bool = False,
-    block: Block | None = None,
+    configured: Row | None = None,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Launch the forward; return (y, mean, inv_std), the last two None unless `statistics`.
 
@@ -72,9 +71,17 @@ def forward(
         residual, residual_stride = one_row_stride(residual)
     unit = stride_unit(n_cols, x_stride, residual_stride)
     by_vectors = fill_vectors(unit, x.element_size())
-    block = block or norm_gelu_block(n_cols, x.element_size(), by_vectors)
+    told = dropping(p, n_cols)
+    chosen = configured or held_row(n_cols, x.element_size(), by_vectors, told["DROPS"])
+    block = chosen.block
     held = n_cols <= block.cols
-    more = {"LOAD_WEIGHTS_EARLY": block.cols <= WEIGHTS_EARLY_UP_TO} if held else {}
+    more: dict[str, bool] = {}
+    if held:
+        more = {
+            "FULL": n_cols == block.cols,
+            "LOAD_WEIGHTS_EARLY": chosen.weights_early,
+            "DRAW_EARLY": chosen.draw_early,
+        }
     kernel: Any = norm_gelu_row if held else norm_gelu_tiles
     with device_guard(x):
         kernel[(n_rows,)](
@@ -93,7 +100,7 @@ def forward(
             STRIDE_UNIT=unit,
             BLOCK_COLS=block.cols,
             num_warps=block.num_warps,
-            **dropping(p, n_cols),
+            **told,
             **more,
         )
     return y, mean, inv_std
@@ -158,7 +165,7 @@ def backward(
     seed_offset: Tensor | None,
     wants_weight: bool,
     wants_bias: bool,
-    configured: SharedRows | Strips | None = None,
+    configured: WholeRows | Strips | None = None,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Launch the kernels; return (dx, dweight, dbias), the last two None where not wanted.
 
@@ -192,10 +199,11 @@ def backward(
         n_cols, x.element_size(), by_vectors, told["DROPS"], capability(x.device)
     )
     with device_guard(x):
-        if isinstance(chosen, SharedRows):
+        if isinstance(chosen, WholeRows):
             most = chosen.programs_per_sm * multiprocessors(x.device)
             programs, rows_each = shared_out(n_rows, most, chosen.block_rows)
             parts = partials(programs, n_cols, wanted, x.device)
+            block_cols = max(NARROWEST, triton.next_power_of_2(n_cols))
             norm_gelu_backward_rows[(programs,)](
                 dy,
                 x,
@@ -205,11 +213,13 @@ def backward(
                 *parts,
                 n_rows=n_rows,
                 rows_each=rows_each,
+                FULL=n_cols == block_cols and n_rows % chosen.block_rows == 0,
                 BLOCK_ROWS=chosen.block_rows,
-                BLOCK_COLS=max(NARROWEST, triton.next_power_of_2(n_cols)),
+                BLOCK_COLS=block_cols,
                 STAGES=chosen.stages,
                 HOLD_WEIGHT=chosen.hold_weight,
                 num_warps=chosen.num_warps,
+                maxnreg=chosen.registers,
                 **told,
             )
         else:

@@ -11,7 +11,7 @@ import torch
 
 from kernels.launch import capability, multiprocessors
 from kernels.ops.chains.bias_gelu import strips_over
-from kernels.ops.chains.configurations import norm_gelu_block, rows_configuration
+from kernels.ops.chains.configurations import held_row, rows_configuration
 from kernels.ops.norms import common as norms
 from kernels.ops.norms.backward import shared_out
 from kernels.ops.shared.rows import fill_vectors, stride_unit
@@ -107,7 +107,7 @@ def _moves(residual: bool, case: Case, pass_: str) -> Moves:
     by_vectors = fill_vectors(stride_unit(n_cols), size)
     if pass_ == "fwd":
         ideal = forward_cost(residual, case).bytes_ideal
-        block = norm_gelu_block(n_cols, size, by_vectors)
+        block = held_row(n_cols, size, by_vectors, residual).block
         # Parameters are asked for anew by each row; x again by a row in tiles. What is asked for
         # of the seed depends on the kernel's programs.
         tensors = (4 + residual + (n_cols > block.cols)) * rows * n_cols * size

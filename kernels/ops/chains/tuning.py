@@ -10,10 +10,9 @@ import torch
 import triton
 
 from kernels.ops.chains import bias_gelu, norm_gelu
-from kernels.ops.chains.configurations import NARROWEST, Strips
-from kernels.ops.norms.configurations import SharedRows
+from kernels.ops.chains.configurations import NARROWEST, Row, Strips, WholeRows
 from kernels.ops.shared.blocks import Block, blocks_to_try
-from kernels.registry import Case
+from kernels.registry import Candidates, Case
 
 Tensor = torch.Tensor
 
@@ -30,14 +29,13 @@ def bias_gelu_candidates(case: Case) -> dict[str, Any]:
 
 
 def strips_to_try(case: Case) -> dict[str, Strips]:
-    """The strips worth timing, by name."""
+    """The strips worth timing, by name: 16 warps an SM of 16 elements a thread, or 8 each."""
     found = {}
-    for elements, cols, warps, per_sm, stages in itertools.product(
-        (2048, 4096, 8192), (512, 1024, 2048), (4, 8, 16), (1, 2, 4), (1, 2, 3, 4)
+    for cols, (elements, warps, per_sm), stages in itertools.product(
+        (1024, 2048), ((2048, 4, 4), (4096, 8, 2), (2048, 8, 4)), (2, 3)
     ):
-        a_thread = elements // (32 * warps)
         under_way = 2 * elements * case.dtype.itemsize * (stages - 1) * per_sm
-        if 8 <= a_thread <= 32 and 8 <= per_sm * warps <= 32 and under_way <= 196608:
+        if cols <= elements and under_way <= 196608:
             name = f"{elements // cols}x{cols}, {warps} warps, {per_sm} an SM, {stages} stages"
             found[name] = Strips(elements // cols, cols, warps, per_sm, stages)
     return found
@@ -82,11 +80,14 @@ def bias_gelu_backward_candidates(case: Case) -> dict[str, Any]:
 _EPS = 1e-5
 
 
-def norm_gelu_candidates(case: Case) -> dict[str, Any]:
-    """The blocks of the forward behind a norm, as functions of a chain's inputs."""
+def norm_gelu_candidates(drops: bool) -> Candidates:
+    """Return the function of a case that gives the ways to hold a row in the forward behind a norm.
+
+    They are functions of a chain's inputs. `drops` says that random numbers are drawn.
+    """
 
     def run(
-        block: Block,
+        row: Row,
         x: Tensor,
         weight: Tensor | None,
         bias: Tensor | None,
@@ -94,11 +95,22 @@ def norm_gelu_candidates(case: Case) -> dict[str, Any]:
         p: float = 0.0,
         seed_offset: Tensor | None = None,
     ) -> Tensor:
-        return norm_gelu.forward(x, weight, bias, residual, p, seed_offset, _EPS, block=block)[0]
+        return norm_gelu.forward(x, weight, bias, residual, p, seed_offset, _EPS, configured=row)[0]
 
-    to_try = blocks_to_try(case.shape[-1], tiles=(4096, 8192))
-    fit = {n: b for n, b in to_try.items() if 8 <= b.cols // (32 * b.num_warps) <= 64}
-    return {name: functools.partial(run, block) for name, block in fit.items()}
+    def of(case: Case) -> dict[str, Any]:
+        found = {}
+        width = case.shape[-1]
+        for name, block in blocks_to_try(width, tiles=(4096, 8192) if width > 8192 else ()).items():
+            if not 8 <= block.cols // (32 * block.num_warps) <= (32 if drops else 64):
+                continue
+            for early, draw in itertools.product((True, False), (True, False)):
+                if (early or block.cols >= 4096) and (draw or drops):
+                    told = ["weights early" if early else "weights late"]
+                    told += ["numbers early" if draw else "numbers late"] if drops else []
+                    found[", ".join((name, *told))] = Row(block, early, draw)
+        return {name: functools.partial(run, row) for name, row in found.items()}
+
+    return of
 
 
 class _NormGelu(torch.autograd.Function):
@@ -107,7 +119,7 @@ class _NormGelu(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        chosen: SharedRows | Strips,
+        chosen: WholeRows | Strips,
         x: Tensor,
         weight: Tensor | None,
         bias: Tensor | None,
@@ -137,7 +149,7 @@ def norm_gelu_backward_candidates(case: Case) -> dict[str, Any]:
     """Whole rows and strips of the backward, as functions to go back through."""
 
     def run(
-        chosen: SharedRows | Strips,
+        chosen: WholeRows | Strips,
         x: Tensor,
         weight: Tensor | None,
         bias: Tensor | None,
@@ -147,17 +159,29 @@ def norm_gelu_backward_candidates(case: Case) -> dict[str, Any]:
     ) -> Any:
         return _NormGelu.apply(chosen, x, weight, bias, residual, p, seed_offset)
 
-    block = max(NARROWEST, triton.next_power_of_2(case.shape[-1]))
-    found: dict[str, SharedRows | Strips] = {}
-    for tile, warps, per_sm, stages, hold in itertools.product(
-        (1024, 2048, 4096, 8192), (4, 8, 16, 32), (1, 2, 4), (1, 2, 3, 4), (True, False)
-    ):
-        under_way = 2 * tile * case.dtype.itemsize * (stages - 1) * per_sm
-        fits = block <= tile and under_way <= 196608 and per_sm * warps <= 32
-        if fits and 8 <= tile // (32 * warps) <= 32:
-            held = "weight held" if hold else "weight loaded"
-            name = f"tiles of {tile}, {warps} warps, {per_sm} an SM, {stages} stages, {held}"
-            found[name] = SharedRows(tile // block, warps, per_sm, stages, hold)
-    if block >= 4096:
+    found: dict[str, WholeRows | Strips] = dict(rows_to_try(case))
+    if case.shape[-1] > 8192:
         found |= {f"strips of {name}": one for name, one in strips_to_try(case).items()}
     return {name: functools.partial(run, one) for name, one in found.items()}
+
+
+# Elements a thread, warps, programs an SM: what registers hold on 9.0, 16 warps an SM of 16
+# elements a thread, 8 of 32.
+_ROWS = (
+    (8, 16, 1),
+    (16, 2, 8), (16, 4, 4), (16, 8, 2), (16, 16, 1),
+    (32, 1, 8), (32, 2, 4), (32, 4, 2), (32, 8, 1),
+)  # fmt: skip
+_ROWS_AT_MOST = 2  # of a tile; with more, addresses take a fifth of all instructions
+
+
+def rows_to_try(case: Case) -> dict[str, WholeRows]:
+    """The tiles of whole rows worth timing, by name."""
+    block = max(NARROWEST, triton.next_power_of_2(case.shape[-1]))
+    found = {}
+    for (a_thread, warps, per_sm), stages in itertools.product(_ROWS, (2, 3, 4)):
+        block_rows, left = divmod(a_thread * warps * 32, block)
+        if left == 0 and 1 <= block_rows <= _ROWS_AT_MOST:
+            name = f"{block_rows}x{block}, {warps} warps, {per_sm} an SM, {stages} stages"
+            found[name] = WholeRows(block_rows, warps, per_sm, stages)
+    return found

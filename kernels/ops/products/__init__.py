@@ -1,1 +1,1 @@
-"""Matrix products: `linear`, forward and backward."""
+"""Matrix products, and what is fused around them."""

@@ -6,12 +6,14 @@ import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.launch import capability, for_card, multiprocessors
+from kernels.launch.gluon import may_take_gluon
 from kernels.ops.products.configurations import (
     SIMPLE,
     SINGLE,
     Tiling,
     by_descriptors,
     forward_tiling,
+    suits_hopper,
 )
 from kernels.ops.products.forward_kernels import linear_persistent, linear_tile
 from kernels.ops.shared.operators import device_guard
@@ -28,19 +30,33 @@ def matrix(x: Tensor) -> Tensor:
     return x.as_strided((n_rows, n_cols), (n_cols if n_rows == 1 else stride, 1))
 
 
-def forward(x: Tensor, weight: Tensor, bias: Tensor | None, tiling: Tiling | None = None) -> Tensor:
+def forward(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    tiling: Tiling | None = None,
+    *,
+    hopper: bool = False,
+) -> Tensor:
     """Launch the product; return y (..., N), contiguous. Nothing is checked here.
 
-    x (..., K), weight (N, K), bias (N,) or None. The tiling is the card's if None.
+    x (..., K), weight (N, K), bias (N,) or None. The tiling is the card's if None. With `hopper`
+    the kernel written for Hopper computes it where it can (`suits_hopper`).
     """
     y = torch.empty((*x.shape[:-1], weight.shape[0]), dtype=x.dtype, device=x.device)
     if y.numel() == 0:
         return y
     x, weight, out = matrix(x), matrix(weight), matrix(y)
     bias = None if bias is None else bias.contiguous()
-    aligned = by_descriptors(x, weight, out)
+    aligned, card = by_descriptors(x, weight, out), capability(x.device)
+    rule = len(x), len(weight), x.element_size(), aligned, card, multiprocessors(x.device)
+    if hopper and may_take_gluon(x) and suits_hopper(*rule):
+        from kernels.ops.products import hopper as by_hand  # which imports Gluon
+
+        by_hand.launch(x, weight, bias, out)
+        return y
     if tiling is None:
-        tiling = forward_tiling(len(x), x.element_size(), aligned, capability(x.device))
+        tiling = forward_tiling(len(x), x.element_size(), aligned, card)
     with device_guard(x):
         if tiling.persistent:
             persistent(x, weight, bias, out, tiling)

@@ -21,10 +21,11 @@ from typing import Any
 import torch
 
 from kernels.launch import capability, for_card
+from kernels.launch.gluon import needs_hopper
 from kernels.ops.products import linear_cuda
-from kernels.ops.products.configurations import BY_TORCH, EVERYWHERE, WAYS, Ways
+from kernels.ops.products.configurations import BY_TORCH, EVERYWHERE, HOPPER, TORCH, WAYS, Ways
 from kernels.ops.products.forward import simple
-from kernels.ops.products.moves import moves, simple_moves
+from kernels.ops.products.moves import hopper_moves, moves, simple_moves, suits
 from kernels.ops.products.operators import check, composed, launched
 from kernels.ops.products.peers import compiled, max_autotuned, torch_linear
 from kernels.ops.products.tuning import backward_candidates, candidates
@@ -78,6 +79,11 @@ def fused_simple(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
 def fused(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """The fastest in Triton, forward and back, on any card; arguments as of `linear`."""
     return launched(x, weight, bias, EVERYWHERE)
+
+
+def fused_hopper(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """The kernel written for Hopper, where `suits_hopper` takes it; elsewhere `fused`."""
+    return launched(x, weight, bias, Ways(HOPPER, TORCH, TORCH))
 
 
 def ways(x: Any) -> Ways:
@@ -195,6 +201,14 @@ OP = register(
             *linear_cuda.VARIANTS,
             Variant("fused_simple", fused_simple, counted="triton", moves=simple_moves),
             Variant("fused", fused, _BOTH, counted="triton", moves=moves),
+            Variant(
+                "fused_hopper",
+                fused_hopper,
+                counted="formula",
+                moves=hopper_moves,
+                unavailable=needs_hopper,
+                fits=suits,
+            ),
         ),
         shapes=SHAPES,
         beyond=((1, 1024, 3072), (16, 4096, 4096), (1000, 1001, 1003), (300, 1000, 520)),

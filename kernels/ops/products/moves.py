@@ -18,11 +18,13 @@ from kernels.ops.products.backward import ADDED
 from kernels.ops.products.configurations import (
     SIMPLE,
     SINGLE,
-    TRITON,
+    TORCH,
     Tiling,
     forward_tiling,
     gradient_tiling,
+    hopper_tiles,
     shared_out,
+    suits_hopper,
 )
 from kernels.registry import Case, Moved, MovedStep, Moves
 
@@ -135,6 +137,27 @@ def moves(case: Case, pass_: str) -> Moves:
     return forward_moves(case, tiling_of(case))
 
 
+def suits(case: Case) -> bool:
+    """Whether the kernel written for Hopper takes a case, rows side by side."""
+    (m, k, n), size = case.shape, case.dtype.itemsize
+    aligned = _aligned(size, k, n)
+    return suits_hopper(m, n, size, aligned, capability(_CPU), multiprocessors(_CPU))
+
+
+def hopper_moves(case: Case, _pass: str) -> Moves:
+    """One launch of the kernel written for Hopper: two groups of a program read a tile's bias.
+
+    The copy engine leaves out what lies outside a matrix.
+    """
+    (m, k, n), size = case.shape, case.dtype.itemsize
+    down, across = hopper_tiles(m, n)
+    return Moves(
+        launches=1,
+        unique=(m * k + n * k + n + m * n) * size,
+        requested=(m * k * across + n * k * down + 2 * n * down + m * n) * size,
+    )
+
+
 def simple_moves(case: Case, _pass: str) -> Moves:
     """What the kernel of the page moves."""
     single = case.dtype.itemsize == _FP32
@@ -153,9 +176,12 @@ def _case(x: torch.Tensor, n: int) -> Case | None:
 def operator_moves(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, forward: str, **_: str
 ) -> Moves | None:
-    """What the operator of the forward moves, all tensors contiguous."""
+    """What the operator of the forward moves, all tensors contiguous.
+
+    For the kernel written for Hopper what is run in its place where there is no such card.
+    """
     case = _case(x, len(weight))
-    if case is None or forward != TRITON:
+    if case is None or forward == TORCH:
         return None
     return forward_moves(case, tiling_of(case), biased=bias is not None)
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from kernels.ops.products.backward import grad_weight, grad_x
-from kernels.ops.products.configurations import TORCH, TRITON, Ways
+from kernels.ops.products.configurations import HOPPER, TORCH, TRITON, Ways
 from kernels.ops.products.forward import forward
 from kernels.ops.products.moves import grad_weight_moves, grad_x_moves, operator_moves
 from kernels.ops.shared.arguments import check_tensor
@@ -66,6 +66,7 @@ def composed(x: Tensor, weight: Tensor, bias: Tensor | None, *_: str) -> Tensor:
 # What computes the forward, by the name that `configurations.Ways` has for it.
 FORWARD_BY: dict[str, Callable[[Tensor, Tensor, Tensor | None], Tensor]] = {
     TRITON: forward,
+    HOPPER: functools.partial(forward, hopper=True),
     TORCH: composed,
 }
 

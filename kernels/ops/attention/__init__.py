@@ -1,0 +1,1 @@
+"""Attention: its kernels forward, the formula of its gradients, others' kernels."""

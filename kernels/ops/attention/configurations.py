@@ -1,0 +1,142 @@
+"""How attention's kernels run on each card: tiles of queries and keys, warps, stages.
+
+The tables are keyed by compute capability, then by the head dimension as the kernel holds it, a
+power of two; a card that is not in one takes the row of the nearest older card. What
+`python -m kernels.lab tune attention` compares stands in `tuning`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+import triton
+
+from kernels.hardware import VECTOR_BYTES
+from kernels.launch import for_card
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """A tile of queries, the step along the keys, and how a program runs them.
+
+    With `descriptors` the copy engine loads the tiles where they lie aligned, on capability 9.0 and
+    later; with `specialize` too, warps of their own ask it.
+    """
+
+    block_m: int
+    block_n: int
+    num_warps: int
+    num_stages: int
+    descriptors: bool = False
+    specialize: bool = False
+
+    @property
+    def name(self) -> str:
+        """The tiling as `tune` tells it."""
+        told = f"{self.block_m}x{self.block_n}, {self.num_warps} warps, {self.num_stages} stages"
+        flags = ("descriptors", "specialize")
+        return told + "".join(f", {flag}" for flag in flags if getattr(self, flag))
+
+
+Table = Mapping[tuple[int, int], Mapping[int, Tiling]]
+
+# Of two bytes an element. None of these is timed yet. On 7.5 `tl.dot` uses no tensor cores: the
+# tiles there are small so that nothing spills, and attention is slow whatever they are.
+FORWARD: Table = {
+    (7, 5): {
+        32: Tiling(64, 32, num_warps=8, num_stages=1),
+        128: Tiling(64, 32, num_warps=8, num_stages=1),
+        256: Tiling(32, 32, num_warps=8, num_stages=1),
+    },
+    (8, 0): {
+        64: Tiling(128, 64, num_warps=4, num_stages=3),
+        128: Tiling(128, 64, num_warps=8, num_stages=3),
+        256: Tiling(64, 32, num_warps=8, num_stages=2),
+    },
+    (8, 6): {
+        64: Tiling(128, 64, num_warps=4, num_stages=3),
+        128: Tiling(128, 32, num_warps=8, num_stages=2),
+        256: Tiling(64, 32, num_warps=8, num_stages=1),
+    },
+    (9, 0): {
+        64: Tiling(128, 64, num_warps=4, num_stages=3),
+        128: Tiling(128, 64, num_warps=8, num_stages=3),
+        256: Tiling(64, 32, num_warps=8, num_stages=2),
+    },
+    (12, 0): {
+        64: Tiling(128, 64, num_warps=4, num_stages=3),
+        128: Tiling(128, 32, num_warps=8, num_stages=2),
+        256: Tiling(64, 32, num_warps=8, num_stages=1),
+    },
+}
+# fp32, to learn by, goes by plain multiply-adds: tf32 keeps 10 bits of an operand.
+SINGLE: Table = {
+    (7, 5): {
+        64: Tiling(32, 32, num_warps=8, num_stages=1),
+        256: Tiling(32, 16, num_warps=8, num_stages=1),
+    }
+}
+# What draws random numbers or loads a bias keeps a tile of them in registers beside the scores.
+WITH_MORE: Table = {
+    (7, 5): {
+        128: Tiling(32, 32, num_warps=8, num_stages=1),
+        256: Tiling(32, 16, num_warps=8, num_stages=1),
+    },
+    (8, 0): {
+        64: Tiling(64, 64, num_warps=4, num_stages=2),
+        128: Tiling(64, 32, num_warps=4, num_stages=2),
+        256: Tiling(64, 32, num_warps=8, num_stages=1),
+    },
+}
+# The kernel of the page, on every card.
+SIMPLE: Table = {
+    (7, 5): FORWARD[7, 5],
+    (8, 0): FORWARD[8, 0],
+    (8, 6): FORWARD[8, 6],
+    (9, 0): FORWARD[9, 0],
+    (12, 0): FORWARD[12, 0],
+}
+
+
+def held_dim(head_dim: int) -> int:
+    """The head dimension as a kernel holds it: a power of two, 16 at least, which `tl.dot` takes."""
+    return max(16, triton.next_power_of_2(head_dim))
+
+
+@functools.lru_cache(maxsize=1024)
+def tiling_for(
+    n_queries: int,
+    head_dim: int,
+    itemsize: int,
+    capability: tuple[int, int],
+    *,
+    simple: bool = False,
+    more: bool = False,
+) -> Tiling:
+    """Return how a call of so many queries a head runs on a card.
+
+    `simple` is the kernel of the page, `more` a call with dropout, a bias or a padding mask.
+    """
+    dim = held_dim(head_dim)
+    table = SINGLE if itemsize == 4 else SIMPLE if simple else WITH_MORE if more else FORWARD
+    rows = for_card(table, capability)
+    found = rows[min(held for held in rows if held >= dim)]
+    if simple or n_queries >= found.block_m:
+        return found
+    # Few queries: no more rows in a tile than there are, for the loads of keys to bind.
+    return replace(found, block_m=max(16, triton.next_power_of_2(n_queries)), descriptors=False)
+
+
+def by_descriptors(*tensors: torch.Tensor) -> bool:
+    """Whether the copy engine takes tensors (B, H, S, D): every row at a multiple of 16 bytes."""
+    return all(
+        one.numel() > 0
+        and one.stride(-1) == 1
+        and all(stride * one.element_size() % VECTOR_BYTES == 0 for stride in one.stride()[:-1])
+        and all(stride > 0 for stride in one.stride()[:-1])
+        and one.data_ptr() % VECTOR_BYTES == 0
+        for one in tensors
+    )

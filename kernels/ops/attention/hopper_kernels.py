@@ -1,0 +1,329 @@
+"""Attention forward written by hand for Hopper, in Gluon, Triton's lower level.
+
+    o = softmax(scale · q kᵀ) v,     q (B, H, Sq, D), k and v (B, Hk, Sk, D), o (B, H, Sq, D)
+
+One persistent kernel for D = 64 and 128, 16 bits in and out. A program has these kinds of warps:
+
+- one warp, `produce`, asks the copy engine (TMA) for tiles of q, k and v, two stages ahead;
+- two groups of four warps for D = 128, three for D = 64: each `consume`s keys for 64 queries of its
+  own, whose scores, weights and sums stay in its registers.
+
+Within a group the scores of the next tile of keys (q kᵀ) and the sums of this one (weights · v) are
+asked of the tensor cores together, and the softmax of the next tile is computed meanwhile. Between
+groups barriers of the hardware make them take turns at asking: while one's products run, another
+does its exponentials.
+
+Tiles of queries come from a table that the host made (`hopper.schedule`), longest first. Keys run
+from the last to the first, so that a causal group meets its diagonal at once, and the tiles that
+need no mask follow in one loop.
+
+Sources: Dao and others, "FlashAttention" (arXiv:2205.14135); Shah and others, "FlashAttention-3"
+(arXiv:2407.08608); NVIDIA, "PTX ISA".
+"""
+
+from __future__ import annotations
+
+import math
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as ttgl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from kernels.ops.shared.gluon import FREE_BARRIER, meet, named_barrier
+
+GROUP_ROWS = ttgl.constexpr(64)  # queries of a group of four warps
+LN2 = ttgl.constexpr(math.log(2.0))
+# What a masked score becomes: finite, so that a row of nothing else gives no NaN, and a power of
+# two, so that the fused multiply-add of the exponent gives exactly 0 there and never overflows. The
+# first tile with a real score makes the factor of such sums 0.
+MASKED = ttgl.constexpr(-(2.0**100))
+SIZES = ["shift", "n_queries", "n_keys", "n_heads", "heads_a_key", "table_width"]
+
+
+@gluon.jit
+def keys_seen(
+    lengths_ptr, b, end, shift, n_keys, HAS_LENGTHS: ttgl.constexpr, MASK: ttgl.constexpr
+):  # fmt: skip
+    # How many keys batch b has, and how many of them the queries before `end` may see.
+    length = n_keys
+    if HAS_LENGTHS:
+        length = ttgl.minimum(ttgl.load(lengths_ptr + b), n_keys)
+    seen = length
+    if MASK:
+        seen = ttgl.maximum(ttgl.minimum(length, end + shift), 0)
+    return length, seen
+
+
+@gluon.jit
+def produce(
+    q_desc, k_desc, v_desc, q_tiles, k_stages, v_stages, q_full, q_empty, k_full, k_empty, v_full,
+    v_empty, lengths_ptr, shift, n_keys, n_heads, heads_a_key, table_ptr, table_width,
+    GROUPS: ttgl.constexpr, BLOCK_KEYS: ttgl.constexpr, D: ttgl.constexpr, STAGES: ttgl.constexpr,
+    MASK: ttgl.constexpr, HAS_LENGTHS: ttgl.constexpr,
+):  # fmt: skip
+    step = 0  # tiles of keys asked for so far
+    row_of_table = table_ptr + ttgl.program_id(0) * table_width
+    n_tiles = ttgl.load(row_of_table)
+    code = ttgl.load(row_of_table + 1)
+    for i in range(n_tiles):
+        head, tile = code >> 16, code & 0xFFFF
+        code = ttgl.load(row_of_table + i + 2)  # the next tile's, early: a load takes long
+        b, h = head // n_heads, head % n_heads
+        hk = h // heads_a_key
+        first_row = tile * GROUP_ROWS * GROUPS
+        end = first_row + GROUP_ROWS * GROUPS
+        _, seen = keys_seen(lengths_ptr, b, end, shift, n_keys, HAS_LENGTHS, MASK)
+        for group in ttgl.static_range(GROUPS):
+            mbarrier.wait(q_empty.index(group), (i & 1) ^ 1)
+            mbarrier.expect(q_full.index(group), GROUP_ROWS * D * 2)
+            at = [b, h, first_row + group * GROUP_ROWS, 0]
+            tma.async_copy_global_to_shared(q_desc, at, q_full.index(group), q_tiles.index(group))
+        for j in range(ttgl.maximum(ttgl.cdiv(seen, BLOCK_KEYS), 1) - 1, -1, -1):
+            stage = step % STAGES
+            parity = (step // STAGES & 1) ^ 1
+            at = [b, hk, j * BLOCK_KEYS, 0]
+            mbarrier.wait(k_empty.index(stage), parity)
+            mbarrier.expect(k_full.index(stage), BLOCK_KEYS * D * 2)
+            tma.async_copy_global_to_shared(k_desc, at, k_full.index(stage), k_stages.index(stage))
+            mbarrier.wait(v_empty.index(stage), parity)
+            mbarrier.expect(v_full.index(stage), BLOCK_KEYS * D * 2)
+            tma.async_copy_global_to_shared(v_desc, at, v_full.index(stage), v_stages.index(stage))
+            step += 1
+
+
+@gluon.jit
+def largest_of_rows(scores):
+    # First over the registers of a thread, in four chains, then over the four lanes of a row.
+    folded = ttgl.max(ttgl.reshape(scores, [GROUP_ROWS, scores.shape[1] // 8, 8]), 1)
+    return ttgl.convert_layout(ttgl.max(folded, 1), ttgl.SliceLayout(1, scores.type.layout))
+
+
+@gluon.jit
+def sums_of_lanes(weights):
+    # (64, 8): the part of a row's sum that each lane holds. Lanes are added up once a tile.
+    return ttgl.sum(ttgl.reshape(weights, [GROUP_ROWS, weights.shape[1] // 8, 8]), 1)
+
+
+@gluon.jit
+def softmax_step(scores, largest, sums, scale, dtype: ttgl.constexpr, operand: ttgl.constexpr):
+    # One step of the online softmax. Scores stay as they come from the product: the scale, times
+    # log2 e, is part of the exponent's multiply-add.
+    new = ttgl.maximum(largest, largest_of_rows(scores))
+    shift = new * scale
+    factor = ttgl.exp2(largest * scale - shift)
+    weights = ttgl.exp2(scores * scale - ttgl.expand_dims(shift, 1))
+    of_sums = ttgl.convert_layout(factor, ttgl.SliceLayout(1, sums.type.layout))
+    sums = sums * ttgl.expand_dims(of_sums, 1) + sums_of_lanes(weights)
+    weights = ttgl.convert_layout(weights.to(dtype), operand)
+    return weights, new, sums, factor
+
+
+@gluon.jit
+def masked(scores, row, col, length, shift, BLOCK_KEYS: ttgl.constexpr):
+    # Query i sees key i + shift and those before it, of the first `length`.
+    layout: ttgl.constexpr = scores.type.layout
+    rows = row + ttgl.arange(0, GROUP_ROWS, layout=ttgl.SliceLayout(1, layout))
+    cols = col + ttgl.arange(0, BLOCK_KEYS, layout=ttgl.SliceLayout(0, layout))
+    last = ttgl.minimum(rows + shift, length - 1)
+    return ttgl.where(ttgl.expand_dims(last, 1) >= ttgl.expand_dims(cols, 0), scores, MASKED)
+
+
+@gluon.jit
+def step_of(
+    q, k_stages, v_stages, k_full, k_empty, v_full, v_empty, step, weights, out, largest, sums, row,
+    col, length, shift, scale, WHICH: ttgl.constexpr, GROUPS: ttgl.constexpr,
+    BLOCK_KEYS: ttgl.constexpr, D: ttgl.constexpr, STAGES: ttgl.constexpr, MASK: ttgl.constexpr,
+    of_scores: ttgl.constexpr, operand: ttgl.constexpr,
+    of_out: ttgl.constexpr,
+):  # fmt: skip
+    # The scores of tile `step` beside the sums of the tile before; then the softmax of `step`.
+    stage, parity = step % STAGES, step // STAGES & 1
+    before, parity_before = (step - 1) % STAGES, (step - 1) // STAGES & 1
+    mbarrier.wait(k_full.index(stage), parity)
+    named_barrier("sync", FREE_BARRIER + WHICH, 256)  # this group's turn to ask
+    scores = ttgl.zeros([GROUP_ROWS, BLOCK_KEYS], ttgl.float32, layout=of_scores)
+    k = k_stages.index(stage).reshape([BLOCK_KEYS, D]).permute((1, 0))
+    scores = warpgroup_mma(q, k, scores, use_acc=False, is_async=True)
+    mbarrier.wait(v_full.index(before), parity_before)
+    v = v_stages.index(before).reshape([BLOCK_KEYS, D])
+    out = warpgroup_mma(weights, v, out, is_async=True)
+    named_barrier("arrive", FREE_BARRIER + (WHICH + 1) % GROUPS, 256)  # the next group's
+    scores = warpgroup_mma_wait(1, deps=[scores])
+    mbarrier.arrive(k_empty.index(stage), count=1)
+    if MASK:
+        scores = masked(scores, row, col, length, shift, BLOCK_KEYS)
+    new_weights, largest, sums, factor = softmax_step(
+        scores, largest, sums, scale, weights.dtype, operand
+    )
+    out, weights = warpgroup_mma_wait(0, deps=[out, weights])
+    mbarrier.arrive(v_empty.index(before), count=1)
+    of_rows = ttgl.convert_layout(factor, ttgl.SliceLayout(1, of_out))
+    out = out * ttgl.expand_dims(of_rows, 1)
+    return new_weights, out, largest, sums
+
+
+@gluon.jit
+def consume(
+    WHICH: ttgl.constexpr, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
+    k_full, k_empty, v_full, v_empty, lengths_ptr, shift, n_queries, n_keys, n_heads, table_ptr,
+    table_width, scale, GROUPS: ttgl.constexpr, BLOCK_KEYS: ttgl.constexpr, D: ttgl.constexpr,
+    STAGES: ttgl.constexpr, MASK: ttgl.constexpr, HAS_LENGTHS: ttgl.constexpr,
+):  # fmt: skip
+    dtype: ttgl.constexpr = o_desc.dtype
+    of_scores: ttgl.constexpr = ttgl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_KEYS, 16])
+    of_out: ttgl.constexpr = ttgl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
+    operand: ttgl.constexpr = ttgl.DotOperandLayout(0, of_out, 2)
+    of_rows: ttgl.constexpr = ttgl.SliceLayout(1, of_scores)
+    q = q_tiles.index(WHICH).reshape([GROUP_ROWS, D])
+    if WHICH == GROUPS - 1:
+        named_barrier("arrive", FREE_BARRIER, 256)  # group 0 goes first
+    step = 0
+    row_of_table = table_ptr + ttgl.program_id(0) * table_width
+    n_tiles = ttgl.load(row_of_table)
+    code = ttgl.load(row_of_table + 1)
+    for i in range(n_tiles):
+        head, tile = code >> 16, code & 0xFFFF
+        code = ttgl.load(row_of_table + i + 2)
+        first_row = tile * GROUP_ROWS * GROUPS
+        row = first_row + WHICH * GROUP_ROWS
+        b, h = head // n_heads, head % n_heads
+        end = first_row + GROUP_ROWS * GROUPS
+        length, seen = keys_seen(lengths_ptr, b, end, shift, n_keys, HAS_LENGTHS, MASK)
+        n_blocks = ttgl.maximum(ttgl.cdiv(seen, BLOCK_KEYS), 1)
+        # The last tile of keys first: there are no sums to be asked for beside its scores yet.
+        stage, parity = step % STAGES, step // STAGES & 1
+        mbarrier.wait(q_full.index(WHICH), i & 1)
+        mbarrier.wait(k_full.index(stage), parity)
+        scores = ttgl.zeros([GROUP_ROWS, BLOCK_KEYS], ttgl.float32, layout=of_scores)
+        k = k_stages.index(stage).reshape([BLOCK_KEYS, D]).permute((1, 0))
+        scores = warpgroup_mma(q, k, scores, use_acc=False, is_async=True)
+        scores = warpgroup_mma_wait(0, deps=[scores])
+        mbarrier.arrive(k_empty.index(stage), count=1)
+        if MASK:
+            col = (n_blocks - 1) * BLOCK_KEYS
+            scores = masked(scores, row, col, length, shift, BLOCK_KEYS)
+        largest = largest_of_rows(scores)
+        weights = ttgl.exp2(scores * scale - ttgl.expand_dims(largest * scale, 1))
+        sums = sums_of_lanes(weights)
+        weights = ttgl.convert_layout(weights.to(dtype), operand)
+        out = ttgl.zeros([GROUP_ROWS, D], ttgl.float32, layout=of_out)
+        step += 1
+        rest = n_blocks - 1
+        if MASK:
+            # Tiles before this one lie below the diagonal, and within the length, as a whole.
+            below = ttgl.maximum(ttgl.minimum(row + 1 + shift, length), 0) // BLOCK_KEYS
+            for j in range(n_blocks - 2, below - 1, -1):
+                weights, out, largest, sums = step_of(
+                    q, k_stages, v_stages, k_full, k_empty, v_full, v_empty, step, weights, out,
+                    largest, sums, row, j * BLOCK_KEYS, length, shift, scale, WHICH, GROUPS,
+                    BLOCK_KEYS, D, STAGES, True, of_scores, operand, of_out,
+                )  # fmt: skip
+                step += 1
+            rest = ttgl.minimum(below, n_blocks - 1)
+        for _ in range(rest):
+            weights, out, largest, sums = step_of(
+                q, k_stages, v_stages, k_full, k_empty, v_full, v_empty, step, weights, out,
+                largest, sums, row, 0, length, shift, scale, WHICH, GROUPS, BLOCK_KEYS, D, STAGES,
+                False, of_scores, operand, of_out,
+            )  # fmt: skip
+            step += 1
+        mbarrier.arrive(q_empty.index(WHICH), count=1)
+        before, parity = (step - 1) % STAGES, (step - 1) // STAGES & 1
+        mbarrier.wait(v_full.index(before), parity)
+        v = v_stages.index(before).reshape([BLOCK_KEYS, D])
+        out = warpgroup_mma(weights, v, out, is_async=True)
+        total = ttgl.convert_layout(ttgl.sum(sums, 1), of_rows)
+        lse = largest * (scale * LN2) + ttgl.log(total)
+        inverse = 1.0 / total
+        if MASK:  # a row that sees no key: zeros, and the logarithm of 0
+            nothing = largest == MASKED
+            inverse = ttgl.where(nothing, 0.0, inverse)
+            lse = ttgl.where(nothing, -float("inf"), lse)
+        inverse = ttgl.convert_layout(inverse, ttgl.SliceLayout(1, of_out))
+        out, weights = warpgroup_mma_wait(0, deps=[out, weights])
+        mbarrier.arrive(v_empty.index(before), count=1)
+        out = out * ttgl.expand_dims(inverse, 1)
+        tma.store_wait(0)  # what left from the buffer before has been read
+        meet()
+        o_tiles.index(WHICH).reshape([GROUP_ROWS, D]).store(out.to(dtype))
+        fence_async_shared()  # the copy engine reads what the warps stored
+        meet()
+        tma.async_copy_shared_to_global(o_desc, [b, h, row, 0], o_tiles.index(WHICH))
+        rows = row + ttgl.arange(0, GROUP_ROWS, layout=of_rows)
+        of_head = lse_ptr + head.to(ttgl.int64) * n_queries
+        ttgl.store(of_head + rows, lse, mask=rows < n_queries)
+    tma.store_wait(0)
+
+
+@gluon.jit(do_not_specialize=SIZES)  # one binary for all shapes
+def hopper_attention(
+    q_desc, k_desc, v_desc, o_desc, lse_ptr, lengths_ptr, shift, n_queries, n_keys, n_heads,
+    heads_a_key, table_ptr, table_width, scale, GROUPS: ttgl.constexpr, BLOCK_KEYS: ttgl.constexpr,
+    D: ttgl.constexpr, STAGES: ttgl.constexpr, MASK: ttgl.constexpr, HAS_LENGTHS: ttgl.constexpr,
+    REGISTERS: ttgl.constexpr, OF_PRODUCER: ttgl.constexpr,
+):  # fmt: skip
+    # A program an SM, which takes the tiles of queries in its row of the table. `scale` has the
+    # factor log2 e. With MASK, query i sees key i + shift and those before: where attention isn't
+    # causal but the keys end within a tile, all of them.
+    dtype: ttgl.constexpr = q_desc.dtype
+    q_tiles = ttgl.allocate_shared_memory(dtype, [GROUPS, 1, 1, GROUP_ROWS, D], q_desc.layout)
+    k_stages = ttgl.allocate_shared_memory(dtype, [STAGES, 1, 1, BLOCK_KEYS, D], k_desc.layout)
+    v_stages = ttgl.allocate_shared_memory(dtype, [STAGES, 1, 1, BLOCK_KEYS, D], v_desc.layout)
+    o_tiles = ttgl.allocate_shared_memory(dtype, [GROUPS, 1, 1, GROUP_ROWS, D], o_desc.layout)
+    layout: ttgl.constexpr = mbarrier.MBarrierLayout()
+    q_full = ttgl.allocate_shared_memory(ttgl.int64, [GROUPS, 1], layout)
+    q_empty = ttgl.allocate_shared_memory(ttgl.int64, [GROUPS, 1], layout)
+    k_full = ttgl.allocate_shared_memory(ttgl.int64, [STAGES, 1], layout)
+    k_empty = ttgl.allocate_shared_memory(ttgl.int64, [STAGES, 1], layout)
+    v_full = ttgl.allocate_shared_memory(ttgl.int64, [STAGES, 1], layout)
+    v_empty = ttgl.allocate_shared_memory(ttgl.int64, [STAGES, 1], layout)
+    for group in ttgl.static_range(GROUPS):
+        mbarrier.init(q_full.index(group), count=1)
+        mbarrier.init(q_empty.index(group), count=1)
+    for stage in ttgl.static_range(STAGES):
+        mbarrier.init(k_full.index(stage), count=1)
+        mbarrier.init(k_empty.index(stage), count=GROUPS)
+        mbarrier.init(v_full.index(stage), count=1)
+        mbarrier.init(v_empty.index(stage), count=GROUPS)
+    fence_async_shared()
+    # The tuples stand here: given a name first, their constants would become tensors.
+    if GROUPS == 2:
+        ttgl.warp_specialize([
+            (consume, (0, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
+                       k_full, k_empty, v_full, v_empty, lengths_ptr, shift, n_queries, n_keys,
+                       n_heads, table_ptr, table_width, scale, GROUPS, BLOCK_KEYS, D, STAGES, MASK,
+                       HAS_LENGTHS)),
+            (consume, (1, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
+                       k_full, k_empty, v_full, v_empty, lengths_ptr, shift, n_queries, n_keys,
+                       n_heads, table_ptr, table_width, scale, GROUPS, BLOCK_KEYS, D, STAGES, MASK,
+                       HAS_LENGTHS)),
+            (produce, (q_desc, k_desc, v_desc, q_tiles, k_stages, v_stages, q_full, q_empty, k_full,
+                       k_empty, v_full, v_empty, lengths_ptr, shift, n_keys, n_heads,
+                       heads_a_key, table_ptr, table_width, GROUPS, BLOCK_KEYS, D, STAGES, MASK,
+                       HAS_LENGTHS)),
+        ], [4, 1], [REGISTERS, OF_PRODUCER])  # fmt: skip
+    else:
+        ttgl.warp_specialize([
+            (consume, (0, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
+                       k_full, k_empty, v_full, v_empty, lengths_ptr, shift, n_queries, n_keys,
+                       n_heads, table_ptr, table_width, scale, GROUPS, BLOCK_KEYS, D, STAGES, MASK,
+                       HAS_LENGTHS)),
+            (consume, (1, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
+                       k_full, k_empty, v_full, v_empty, lengths_ptr, shift, n_queries, n_keys,
+                       n_heads, table_ptr, table_width, scale, GROUPS, BLOCK_KEYS, D, STAGES, MASK,
+                       HAS_LENGTHS)),
+            (consume, (2, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
+                       k_full, k_empty, v_full, v_empty, lengths_ptr, shift, n_queries, n_keys,
+                       n_heads, table_ptr, table_width, scale, GROUPS, BLOCK_KEYS, D, STAGES, MASK,
+                       HAS_LENGTHS)),
+            (produce, (q_desc, k_desc, v_desc, q_tiles, k_stages, v_stages, q_full, q_empty, k_full,
+                       k_empty, v_full, v_empty, lengths_ptr, shift, n_keys, n_heads,
+                       heads_a_key, table_ptr, table_width, GROUPS, BLOCK_KEYS, D, STAGES, MASK,
+                       HAS_LENGTHS)),
+        ], [4, 4, 1], [REGISTERS, REGISTERS, OF_PRODUCER])  # fmt: skip

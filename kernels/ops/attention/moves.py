@@ -1,0 +1,63 @@
+"""What attention's kernels launch and move, by hand: the ledgers must count the same.
+
+A program asks for its tile of queries once, and for every tile of keys and values that one of its
+rows sees, whole up to the end of the keys. So with tiles of BM queries, without a mask
+
+    requested = (2 · ⌈S / BM⌉ + 2) · B · H · S · D · size
+
+which grows with S²: each of the ⌈S / BM⌉ tiles walks over all S keys. Causal, tile t stops at the
+tile of keys that holds its diagonal, and with a window it begins where its first row does.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from kernels.launch import capability
+from kernels.ops.attention.configurations import Tiling, tiling_for
+from kernels.registry import Case, Moves
+
+_CPU = torch.device("cpu")  # where launches are counted
+
+
+def keys_asked_for(
+    n_queries: int, n_keys: int, tiling: Tiling, causal: bool, window: int | None
+) -> int:
+    """Keys that all programs of one head ask for, each time a key is asked for counted."""
+    shift, step, asked = n_keys - n_queries, tiling.block_n, 0
+    for first in range(0, n_queries, tiling.block_m):
+        lowest = first + shift
+        highest = min(first + tiling.block_m, n_queries) - 1 + shift
+        begin, end = 0, n_keys
+        if causal:
+            end = min(end, highest + 1)
+        if window is not None:
+            begin = max(0, lowest - window + 1) // step * step
+            end = end if causal else min(end, highest + window)
+        if end > begin:
+            asked += min(-(-end // step) * step, n_keys) - begin
+    return asked
+
+
+def forward_moves(case: Case, tiling: Tiling) -> Moves:
+    """One launch: q, k, v in, o out."""
+    n_batch, n_heads, length, head_dim = case.shape
+    options = dict(case.options)
+    causal, window = bool(options.get("causal")), options.get("window")
+    row = n_batch * n_heads * head_dim * case.dtype.itemsize  # one row of every head, bytes
+    keys = keys_asked_for(length, length, tiling, causal, window)
+    return Moves(1, unique=4 * length * row, requested=(2 * length + 2 * keys) * row)
+
+
+def moves(case: Case, _pass: str) -> Moves:
+    """What `fused` moves."""
+    _, _, length, head_dim = case.shape
+    size = case.dtype.itemsize
+    return forward_moves(case, tiling_for(length, head_dim, size, capability(_CPU)))
+
+
+def simple_moves(case: Case, _pass: str) -> Moves:
+    """What the kernel of the page moves."""
+    _, _, length, head_dim = case.shape
+    size = case.dtype.itemsize
+    return forward_moves(case, tiling_for(length, head_dim, size, capability(_CPU), simple=True))

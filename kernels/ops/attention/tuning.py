@@ -1,0 +1,59 @@
+"""The tilings of attention that `python -m kernels.lab tune attention` compares."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from kernels.ops.attention.configurations import Tiling, held_dim
+from kernels.ops.attention.forward import forward
+from kernels.ops.attention.peers import flash
+from kernels.registry import Case
+
+Tensor = torch.Tensor
+
+
+def to_try(case: Case) -> dict[str, Tiling]:
+    """The tilings worth timing in a case, by name."""
+    if case.dtype.itemsize == 4:
+        found = [Tiling(32, 32, 8, 1), Tiling(64, 32, 8, 1), Tiling(32, 32, 4, 1)]
+    elif held_dim(case.shape[3]) <= 64:
+        found = [
+            Tiling(128, 64, 4, 3),
+            Tiling(128, 64, 8, 3),
+            Tiling(128, 128, 4, 2),
+            Tiling(128, 128, 8, 2),
+            Tiling(64, 64, 4, 3),
+            Tiling(128, 64, 4, 3, descriptors=True),
+            Tiling(128, 128, 8, 2, descriptors=True),
+            Tiling(128, 64, 4, 3, descriptors=True, specialize=True),
+            Tiling(128, 128, 8, 2, descriptors=True, specialize=True),
+        ]
+    else:
+        found = [
+            Tiling(128, 64, 8, 3),
+            Tiling(128, 128, 8, 2),
+            Tiling(128, 64, 8, 2),
+            Tiling(64, 64, 4, 3),
+            Tiling(128, 64, 8, 3, descriptors=True),
+            Tiling(128, 128, 8, 2, descriptors=True),
+            Tiling(128, 64, 8, 3, descriptors=True, specialize=True),
+            Tiling(128, 128, 8, 2, descriptors=True, specialize=True),
+        ]
+    return {one.name: one for one in found}
+
+
+def candidates(case: Case) -> dict[str, Callable[..., Any]]:
+    """The tilings as functions of the inputs, and PyTorch's flash attention."""
+
+    def run(
+        tiling: Tiling, q: Tensor, k: Tensor, v: Tensor, causal: bool, window: int | None = None
+    ) -> Tensor:
+        scale = q.shape[-1] ** -0.5
+        return forward(q, k, v, causal=causal, window=window, scale=scale, tiling=tiling)[0]
+
+    tried = {name: functools.partial(run, tiling) for name, tiling in to_try(case).items()}
+    return {"sdpa_flash": flash, **tried} if case.dtype.itemsize == 2 else tried

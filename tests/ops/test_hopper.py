@@ -1,0 +1,133 @@
+"""Kernels written for Hopper, as far as that shows without one: compiled, and where they stand."""
+
+import subprocess
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from kernels import registry
+from kernels.lab.counting import aot, op_ledger
+from kernels.launch import (
+    LaunchError,
+    assume_capability,
+    gluon,
+    interpreting,
+    recording,
+    triton_compile,
+)
+from kernels.launch.gluon import is_gluon
+from kernels.ops.products.configurations import hopper_tiles, suits_hopper
+from kernels.ops.products.linear import fused_hopper, linear
+from kernels.ops.products.moves import hopper_moves
+from kernels.registry import DTYPES, Case
+
+pytestmark = pytest.mark.skipif(gluon.no_gluon() is not None, reason="no Gluon for Hopper")
+SHAPE = (4096, 1024, 3072)
+
+
+def given(m, k, n, dtype=torch.bfloat16):
+    return (
+        torch.empty(m, k, dtype=dtype),
+        torch.empty(n, k, dtype=dtype),
+        torch.empty(n, dtype=dtype),
+    )
+
+
+def recorded(call):
+    with recording() as launches:
+        call()
+    return list(launches)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_the_product_compiles_without_a_spill_and_its_products_overlap(dtype, has_bias):
+    x, weight, bias = given(*SHAPE, DTYPES[dtype])
+    (launch,) = recorded(lambda: fused_hopper(x, weight, bias if has_bias else None))
+    assert is_gluon(launch.kernel)
+    compiled = launch.specialize(90).compile()
+    assert compiled.matrix_instruction == "wgmma.mma_async"
+    assert not compiled.serialized
+    assert compiled.stack_bytes == 0
+    assert compiled.shared_bytes <= 232_448
+    assert compiled.num_warps == 12  # two groups and the producer's
+    assert launch.grid == (132, 1, 1)
+
+
+def test_one_binary_for_all_shapes():
+    shapes = (SHAPE, (16384, 1024, 3072), (1, 8, 40_000), (20_000, 8, 8))
+    keys = set()
+    for shape in shapes:
+        (launch,) = recorded(lambda shape=shape: fused_hopper(*given(*shape)))
+        keys.add(launch.specialize(90).key)
+    assert len(keys) == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "capability", "why"),
+    [
+        (SHAPE, "fp32", 90, "32 bits"),
+        (SHAPE, "bf16", 80, "another card"),
+        (SHAPE, "bf16", 100, "another card"),
+        ((4096, 1020, 3072), "bf16", 90, "rows of x at odd places"),
+        ((4096, 1024, 3068), "bf16", 90, "rows of y at odd places"),
+        ((64, 1024, 3072), "bf16", 90, "12 tiles for 132 SMs"),
+    ],
+)
+def test_where_it_steps_aside_a_kernel_in_triton_stands_in(shape, dtype, capability, why):
+    with assume_capability(capability):
+        (launch,) = recorded(lambda: fused_hopper(*given(*shape, DTYPES[dtype])))
+    assert not is_gluon(launch.kernel), why
+
+
+def test_the_rule_by_which_it_steps_aside():
+    assert hopper_tiles(129, 257) == (2, 2)
+    assert suits_hopper(128 * 66, 256, 2, True, (9, 0), 132)
+    assert not suits_hopper(128 * 65, 256, 2, True, (9, 0), 132)  # less than half the SMs
+    assert not suits_hopper(128 * 66, 256, 2, False, (9, 0), 132)
+
+
+def test_counted_or_interpreted_it_is_a_kernel_in_triton():
+    torch.manual_seed(0)
+    x, weight, bias = torch.randn(32, 16), torch.randn(24, 16), torch.randn(24)
+    exact = torch.nn.functional.linear(x.double(), weight.double(), bias.double())
+    with interpreting() as launches:
+        y = fused_hopper(x.half(), weight.half(), bias.half())
+    assert [is_gluon(launch.kernel) for launch in launches] == [False]
+    torch.testing.assert_close(y.double(), exact, rtol=2e-3, atol=2e-2)
+    torch.testing.assert_close(linear(x, weight, bias).double(), exact, rtol=1e-5, atol=1e-5)
+
+
+def test_no_interpreter_runs_a_kernel_in_gluon():
+    from kernels.ops.products import hopper
+
+    x, weight, bias = given(128, 64, 256)
+    with pytest.raises(LaunchError, match=r"'hopper_product' is written in Gluon.* on a GPU$"):
+        hopper.launch(x, weight, bias, torch.empty(128, 256, dtype=x.dtype))
+
+
+def test_its_bytes_come_from_a_formula_and_a_ledger_says_so():
+    op = registry.get("linear")
+    told = hopper_moves(Case((200, 64, 520), torch.float16), "fwd")
+    # 2 rows of 3 tiles: x three times, the weight twice, the bias by two groups of each row.
+    assert told.requested == 2 * (3 * 200 * 64 + 2 * 520 * 64 + 4 * 520 + 200 * 520)
+    assert told.unique == op.forward.cost(Case((200, 64, 520), torch.float16)).bytes_ideal
+    with pytest.raises(ValueError, match=r"'fused_hopper' .*no interpreter .*Variant\.moves"):
+        op_ledger.count_op(op, "fused_hopper", SHAPE, torch.bfloat16)
+
+
+def test_products_that_wait_for_one_another_are_at_fault(monkeypatch):
+    told = "ptxas info : (C7514) Potential Performance Loss: wgmma.mma_async instructions are "
+    told += "serialized due to non wgmma instructions reading accumulator registers"
+    asked = SimpleNamespace(stderr=told.encode())
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: asked)
+    monkeypatch.setattr(triton_compile.kept, "kept", lambda _kind, _from, make: make())
+    assert triton_compile._serialized("wgmma.mma_async", 90)
+    asked.stderr = b"ptxas info : Used 168 registers"
+    assert not triton_compile._serialized("wgmma.mma_async", 90)
+    assert not triton_compile._serialized("mma.sync", 90)
+    told = {"op": "linear", "variant": "fused_hopper", "kernel": "hopper_product"}
+    built = aot.Built(**told, dtype="bf16", shapes=("1x1x1",), passes=("fwd",), capability=90,
+                      shared_limit=1, serialized=True)  # fmt: skip
+    assert "wait for one another" in built.fault
