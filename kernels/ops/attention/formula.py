@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 import torch
 
-from kernels.philox import kept_elements, threshold
-from kernels.philox import scale as drop_scale
+from kernels.philox import kept_elements, scale as drop_scale, threshold
 
 Tensor = torch.Tensor
 
