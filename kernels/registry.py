@@ -136,11 +136,6 @@ def _fault(op: Op) -> str | None:
             return f"variant {variant.name!r} of {op.name!r} stands under {key!r}"
         if unknown := set(variant.passes) - set(PASSES):
             return f"passes {sorted(unknown)} of {op.name!r} {key!r} are unknown"
-        if "bwd" in variant.passes and variant.own_random:
-            return (
-                f"variant {key!r} of {op.name!r} draws its own random numbers: nothing can check "
-                f"its gradients, so it takes no pass 'bwd'"
-            )
         if variant.own_random and op.random is None:
             return f"variant {key!r} of {op.name!r} is random, and the operation has no `random`"
         if key.startswith("fused") and variant.counted in _BY_MOVES and not variant.moves:

@@ -18,6 +18,7 @@ from kernels.grading.question import Attempt, Wrong
 from kernels.hardware import LIMITS, WARP_THREADS
 from kernels.lab.counting.compile_errors import reason
 from kernels.launch import assume_capability, recording
+from kernels.launch.binary import Compiled
 from kernels.launch.launches import Launch
 from kernels.launch.triton_compile import compile_launch, ready
 
@@ -50,6 +51,37 @@ def prepare() -> None:
     ready(CAPABILITIES)
 
 
+def _where(launch: Launch, case: Case, capability: int) -> str:
+    return f"{launch.name} on {case}, compiled for sm_{capability},"
+
+
+def built_for(attempt: Attempt, case: Case, capability: int) -> list[tuple[Launch, Compiled]]:
+    """Return the launches of a case with what they are compiled to; `Wrong` if one isn't.
+
+    Nothing is returned of CUDA C++ where NVRTC is not installed.
+    """
+    given = {name: tensor.clone() for name, tensor in case.tensors.items()}
+    with assume_capability(capability), recording() as launches:
+        call(attempt, *given.values(), *case.options)
+    if any(isinstance(launch, CudaLaunch) for launch in launches) and no_compiler():
+        return []
+    made = []
+    for launch in launches:
+        try:
+            made.append((launch, compile_launch(launch, capability)))
+        except Exception as error:
+            cuda = isinstance(launch, CudaLaunch)
+            why = _last_line(error) if cuda else reason(error).rstrip(".")
+            raise Wrong(
+                f"{_where(launch, case, capability)} does not compile: {why}.",
+                "It is right on the CPU: there g++ compiled it, and for a GPU NVRTC does."
+                if cuda
+                else "It is right when it is interpreted: the interpreter takes all of Python, "
+                "a GPU only what Triton can compile.",
+            ) from None
+    return made
+
+
 def compiles(attempt: Attempt, cases: Iterable[Case]) -> None:
     """`Wrong` unless the launches of the widest case compile for sm_75 and sm_80, and fit there.
 
@@ -57,26 +89,12 @@ def compiles(attempt: Attempt, cases: Iterable[Case]) -> None:
     """
     known = [case for case in cases if case.x.dtype != torch.bfloat16]
     case = max(known, key=lambda case: int(case.x.shape[-1]))
-    given = {name: tensor.clone() for name, tensor in case.tensors.items()}
     for capability in CAPABILITIES:
-        with assume_capability(capability), recording() as launches:
-            call(attempt, *given.values(), *case.options)
-        if any(isinstance(launch, CudaLaunch) for launch in launches) and no_compiler():
+        made = built_for(attempt, case, capability)
+        if not made:
             return
-        for launch in launches:
-            where = f"{launch.name} on {case}, compiled for sm_{capability},"
-            try:
-                built = compile_launch(launch, capability)
-            except Exception as error:
-                cuda = isinstance(launch, CudaLaunch)
-                why = _last_line(error) if cuda else reason(error).rstrip(".")
-                raise Wrong(
-                    f"{where} does not compile: {why}.",
-                    "It is right on the CPU: there g++ compiled it, and for a GPU NVRTC does."
-                    if cuda
-                    else "It is right when it is interpreted: the interpreter takes all of Python, "
-                    "a GPU only what Triton can compile.",
-                ) from None
+        for launch, built in made:
+            where = _where(launch, case, capability)
             limit = LIMITS[capability].shared_bytes_per_block
             if built.shared_bytes > limit:
                 raise Wrong(

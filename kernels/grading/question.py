@@ -58,14 +58,16 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Speed:
-    """A call to time: `make(seed)` is its `Case` on the CPU, `share` the copy's rate to reach.
+    """A call to time: `make(seed)` is its `Case` on the CPU, `share` the rate to reach.
 
-    The rate is that of the bytes that have to move, inputs and output once, and the copy moves as
-    many.
+    It is a share of a copy's rate that moves as many bytes as have to move, inputs and output once.
+    Where bytes are not what binds, it is a share of the rate of PyTorch's function `against`, which
+    is called with the case's tensors.
     """
 
     make: Callable[[int], Any]
     share: float
+    against: Callable[..., Any] | None = None
 
 
 @dataclass(frozen=True)

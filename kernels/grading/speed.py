@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,8 +66,22 @@ def _right(attempt: Attempt, case: Case, output: Any, card: str) -> None:
         raise Wrong(f"{where}: {fault}.", _WRONG_COMPILED)
 
 
+def _rivals(
+    speed: Speed, sets: Sequence[tuple[torch.Tensor, ...]], moved: int, device: torch.device
+) -> tuple[list[Callable[[], Any]], str]:
+    """What an answer is timed against, a call for each set of tensors, and its name."""
+    if speed.against is not None:
+        name = f"PyTorch's {speed.against.__name__}"
+        return [functools.partial(speed.against, *tensors) for tensors in sets], name
+    halves = [torch.zeros(math.ceil(moved / 2 / 4), device=device) for _ in sets]
+    return [functools.partial(copy_by_kernel, half) for half in halves], "a copy of as many bytes"
+
+
 def timed(attempt: Attempt, speed: Speed) -> Timed:
-    """Time an answer on the current GPU against a copy; `Wrong` if its output there is wrong."""
+    """Time an answer on the current GPU against a copy, or against what its `speed` names.
+
+    `Wrong` if its output there is wrong.
+    """
     device = torch.device("cuda", torch.cuda.current_device())
     card = torch.cuda.get_device_name(device)
     case = speed.make(attempt.seed)
@@ -94,8 +109,8 @@ def timed(attempt: Attempt, speed: Speed) -> Timed:
         made.append(result)
         return result
 
-    halves = [torch.zeros(math.ceil(moved / 2 / 4), device=device) for _ in sets]
-    copy_by_kernel(halves[0])
+    rivals, told_rival = _rivals(speed, sets, moved, device)
+    rivals[0]()
     pool = torch.cuda.graph_pool_handle()
     try:
         own = capture([functools.partial(answer, tensors) for tensors in sets], pool)
@@ -106,9 +121,9 @@ def timed(attempt: Attempt, speed: Speed) -> Timed:
             "no waiting for the GPU and no copy to the CPU",
             0,
         )
-    copies = capture([functools.partial(copy_by_kernel, half) for half in halves], pool)
+    rival = capture(rivals, pool)
     samples = time_windows(
-        {"own": own.replay, "copy": copies.replay}, stream, seconds=_SECONDS, calls=count
+        {"own": own.replay, "rival": rival.replay}, stream, seconds=_SECONDS, calls=count
     )
     # What was timed must have done the work: its outputs are wiped, made again and compared.
     for result in made:
@@ -117,11 +132,11 @@ def timed(attempt: Attempt, speed: Speed) -> Timed:
     torch.cuda.synchronize()
     for result in (made[0], made[-1]):
         _right(attempt, case, result, card)
-    own_us, copy_us = (quantile(samples[name], 0.5) for name in ("own", "copy"))
-    share = copy_us / own_us
+    own_us, rival_us = (quantile(samples[name], 0.5) for name in ("own", "rival"))
+    share = rival_us / own_us
     told = (
-        f"on the {card}: {own_us:.1f} µs for {case}, where a copy of as many bytes takes "
-        f"{copy_us:.1f} µs, {share:.0%} of its rate"
+        f"on the {card}: {own_us:.1f} µs for {case}, where {told_rival} takes "
+        f"{rival_us:.1f} µs, {share:.0%} of its rate"
     )
     if share >= speed.share:
         return Timed(f"{told}: a bonus point", BONUS)

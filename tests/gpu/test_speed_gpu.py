@@ -5,6 +5,7 @@ import torch
 
 from kernels.grading import check, progress
 from tests.grading import submissions_03 as s
+from tests.grading.submissions_10_products import product_with
 
 pytestmark = [
     pytest.mark.gpu,
@@ -109,3 +110,11 @@ def test_an_old_output_is_not_taken_for_a_fast_one():
     result = check("03.3", my_copy)
     assert not result.passed, result
     assert result.bonus == 0
+
+
+@pytest.mark.proves("kernels.grading.speed", "kernels.lab.measuring.timing")
+def test_a_product_is_timed_against_pytorchs():
+    result = check("10.5", product_with())
+    assert result.passed, result
+    assert "where PyTorch's linear takes" in told_of_speed(result), result
+    assert result.bonus == ("a bonus point" in told_of_speed(result).split(": ")[-1])

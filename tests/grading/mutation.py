@@ -59,7 +59,10 @@ def graded(path: Path) -> Iterator[Graded]:
 
 
 def _is_constant(node: ast.AST) -> bool:
-    return isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+    if not isinstance(node, ast.Assign):
+        return False
+    values = node.value.elts if isinstance(node.value, ast.List) else [node.value]
+    return all(isinstance(value, ast.Constant) for value in values)
 
 
 def _is_kernel(node: ast.AST) -> bool:
@@ -124,6 +127,19 @@ def mutants(asked: Graded, cell: str) -> Iterator[Mutant]:
                 change(target)
                 told = f"{name}: {before} -> {ast.unparse(target)}"
                 yield Mutant(cell, ast.unparse(ast.fix_missing_locations(changed)), told)
+
+
+def formula_mutants(asked: Graded, cell: str) -> Iterator[Mutant]:
+    """Every mutant of a cell that launches nothing, with the changes that kernels get."""
+    tree = ast.parse(dict(asked.cells)[cell])
+    for number, node in enumerate(ast.walk(tree)):
+        for name, change in _changes(node):
+            changed = copy.deepcopy(tree)
+            target = list(ast.walk(changed))[number]
+            before = ast.unparse(target)
+            change(target)
+            source = ast.unparse(ast.fix_missing_locations(changed))
+            yield Mutant(cell, source, f"{asked.question} {name}: {before}")
 
 
 def answer_of(asked: Graded, mutant: Mutant | None = None) -> Any:

@@ -41,6 +41,20 @@ def _own_cells() -> list[tuple[Graded, str]]:
 
 
 CELLS = _own_cells()
+# One factor of a masked product may be anything finite: the other is 0 there.
+_ZERO = "what is masked is multiplied by 0"
+SAME |= {
+    (question, f"other filled: tl.load({at}, other=0.0) -> tl.load({at}, other=1.0)"): _ZERO
+    for question, places in {
+        **dict.fromkeys(
+            ("10.4", "10.5", "10.9"),
+            ("x_rows + k[None, :], mask=x_mask", "weight_rows + k[:, None], mask=weight_mask"),
+        ),
+        "10.8": ("x_ptr + m[:, None] * K + k[None, :], mask=x_mask",),
+    }.items()
+    for at in places
+}
+
 # Mutants of a cell that a whole check is made of, as a reader sees it.
 _COUNTED = 3
 

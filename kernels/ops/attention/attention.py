@@ -17,9 +17,10 @@ from typing import Any
 
 import torch
 
+from kernels.launch.gluon import needs_hopper
 from kernels.ops.attention import peers
 from kernels.ops.attention.formula import Given, kept, seen, shared
-from kernels.ops.attention.moves import moves, simple_moves
+from kernels.ops.attention.moves import hopper_moves, moves, simple_moves, suits
 from kernels.ops.attention.operators import check, check_queries_keys_values, operator
 from kernels.ops.attention.simple import simple_forward
 from kernels.ops.attention.tuning import candidates
@@ -119,14 +120,24 @@ def attention(
     forward-mode differentiation PyTorch's operators compute everything. ValueError or TypeError
     names the argument, what it got and what it takes.
     """
-    if scale is None:
-        check_queries_keys_values(q, k, v)
-        scale = q.shape[-1] ** -0.5
-    result = operator(
+    given = Given(
         *(q, k, v, bias, key_padding_mask, q_lengths, k_lengths, seed_offset),
-        *(causal, False, window, scale, dropout_p, return_lse),
+        *(causal, False, window, 1.0 if scale is None else scale, dropout_p, return_lse, True),
     )
-    return (result[0], result[1]) if return_lse else result[0]
+    return _called(given, scale)
+
+
+def _called(given: Given, scale: float | None) -> Any:
+    if scale is None:
+        check_queries_keys_values(*given[:3])
+        given = given._replace(scale=given.q.shape[-1] ** -0.5)
+    result = operator(*given)
+    return (result[0], result[1]) if given.want_lse else result[0]
+
+
+def fused(q: Tensor, k: Tensor, v: Tensor, causal: bool = False, window: int | None = None) -> Any:
+    """The fastest in Triton, on any card; arguments as of `attention`."""
+    return _called(Given(q, k, v, causal=causal, window=window), None)
 
 
 def fused_simple(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
@@ -219,7 +230,15 @@ OP = register(
                 moves=simple_moves,
                 fits=_simple_takes,
             ),
-            Variant("fused", attention, counted="triton", moves=moves),
+            Variant("fused", fused, counted="triton", moves=moves),
+            Variant(
+                "fused_hopper",
+                attention,
+                counted="formula",
+                moves=hopper_moves,
+                unavailable=needs_hopper,
+                fits=suits,
+            ),
             *(
                 Variant(name, fn, counted="aten", unavailable=unavailable, fits=fits)
                 for name, fn, unavailable, fits in (
