@@ -1,6 +1,5 @@
-"""Attention with every option, against float64 and PyTorch; its cases from other projects' faults."""
+"""Attention with every option, against float64 and PyTorch, and what other projects got wrong."""
 
-import functools
 import math
 
 import pytest
@@ -9,7 +8,7 @@ import torch.nn.functional as F
 
 from kernels import passes
 from kernels.lab.counting import aten, traffic
-from kernels.launch import interpreting, recording
+from kernels.launch import compile_launch, interpreting, recording
 from kernels.ops.attention.attention import OP, attention, fused_simple, reference
 from kernels.ops.attention.configurations import Tiling
 from kernels.ops.attention.drop_in import scaled_dot_product_attention
@@ -54,17 +53,14 @@ def allowed(dtype, baseline=0.0):
 def assert_right(q, k, v, **options):
     """Output and log-sum-exp in small tiles and in the card's, against float64."""
     exact, exact_lse = reference(q, k, v, return_lse=True, **options)
-    for call in (attention, tiled, functools.partial(tiled, tiling=WIDE)):
+    for call in (attention, tiled):
         out, lse = call(q, k, v, return_lse=True, **options)
         assert out.shape == q.shape
         assert out.dtype == q.dtype
         assert off(out, exact) <= allowed(q.dtype)
         assert torch.equal(lse == -INFINITY, exact_lse == -INFINITY)
-        there = exact_lse.isfinite()
-        assert (lse[there].double() - exact_lse[there]).abs().max() <= 1e-5 * max(
-            1.0, float(exact_lse[there].abs().max())
-        )
-        assert torch.equal(call(q, k, v, **options), out)
+        torch.testing.assert_close(lse.double(), exact_lse, rtol=1e-5, atol=1e-5)
+    assert torch.equal(attention(q, k, v, **options), attention(q, k, v, **options))
 
 
 LENGTHS = [(37, 37), (16, 48), (1, 33), (33, 1), (1, 1), (48, 20), (20, 48), (32, 32)]
@@ -84,7 +80,9 @@ LENGTHS = [(37, 37), (16, 48), (1, 33), (33, 1), (1, 1), (48, 20), (20, 48), (32
     ids=str,
 )
 def test_masks_at_every_length(queries, keys, options):
-    assert_right(*make(queries, keys, batch=1), **options)
+    q, k, v = make(queries, keys, batch=1)
+    assert_right(q, k, v, **options)
+    assert off(tiled(q, k, v, WIDE, **options), reference(q, k, v, **options)) <= allowed(q.dtype)
 
 
 def test_what_a_query_sees():
@@ -175,8 +173,8 @@ def test_a_bias_is_broadcast(sizes):
 
 @pytest.mark.parametrize("options", [{}, {"causal": True}, {"window": 9}], ids=str)
 def test_dropout_is_the_packages_own(options):
-    q, k, v = make(20, 37)
-    for p, seed in ((0.5, 7), (0.1, 2**40 + 3), (1.0, 1), (0.0, 1)):
+    q, k, v = make(20, 37, batch=1)
+    for p, seed in ((0.3, 2**40 + 3), (1.0, 1)):
         draws = {"dropout_p": p, "seed_offset": torch.tensor([seed, 2])}
         assert_right(q, k, v, **options, **draws)
     one = attention(q, k, v, dropout_p=0.5, seed_offset=torch.tensor([7, 1]))
@@ -186,9 +184,7 @@ def test_dropout_is_the_packages_own(options):
 def test_the_softmax_is_normalised_before_dropout():
     q, k, _ = make(16, 32, batch=1)
     v = torch.ones(1, 2, 32, 16)
-    outs = [
-        attention(q, k, v, dropout_p=0.5, seed_offset=torch.tensor([n, 0])) for n in range(20)
-    ]
+    outs = [attention(q, k, v, dropout_p=0.5, seed_offset=torch.tensor([n, 0])) for n in range(9)]
     # The weights that stay, twice: 1 in the mean, and not in each row.
     assert torch.stack(outs).mean() == pytest.approx(1, abs=0.05)
     assert outs[0].std() > 0.1
@@ -261,9 +257,9 @@ def layouts():
     packed = [x.transpose(1, 2) for x in wide.unbind(2)]
     yield "packed", packed
     yield "expanded", [x[:1].expand(2, 2, 20, 16) for x in packed]
-    yield "every second", [torch.randn(2, 2, 20, 32, generator=seeded(n))[..., ::2] for n in range(3)]
-    yield "transposed", [torch.randn(2, 2, 16, 20, generator=seeded(n)).mT for n in range(3)]
-    yield "shifted", [torch.randn(2 * 2 * 20 * 16 + 1)[1:].view(2, 2, 20, 16) for n in range(3)]
+    yield "every second", [torch.randn(2, 2, 20, 32)[..., ::2] for _ in range(3)]
+    yield "transposed", [torch.randn(2, 2, 16, 20).mT for _ in range(3)]
+    yield "shifted", [torch.randn(2 * 2 * 20 * 16 + 1)[1:].view(2, 2, 20, 16) for _ in range(3)]
     yield "flipped heads", [x.transpose(0, 1) for x in packed]
 
 
@@ -296,19 +292,21 @@ def test_descriptors_load_what_pointers_do(dim, dtype):
 
 def test_places_beyond_32_bits():
     # Tensors that nobody touches: a recorded launch reads nothing.
-    far = torch.empty_strided((1, 2, 3, 16), (2**34, 2**33, 2**31, 1), dtype=torch.float16)
+    far = torch.empty_strided((1, 1, 2, 16), (2**32, 2**32, 2**31, 1), dtype=torch.float16)
     many = torch.empty_strided((70000, 2, 1, 16), (0, 0, 16, 1), dtype=torch.float16)
     with recording() as launches:
         for x in (far, many):
             forward(x, x, x, scale=1.0, tiling=SMALL)
     assert launches.seen[0].arguments["k_row_stride"] == 2**31
-    assert [launch.grid for launch in launches.seen] == [(2, 1, 1), (140000, 1, 1)]
+    assert [launch.grid for launch in launches.seen] == [(1, 1, 1), (140000, 1, 1)]
+    ptx = compile_launch(launches.seen[0], 90).ptx
+    assert ptx.count("mul.lo.s64") + ptx.count("mul.wide.s32") > 8
 
 
 SENTENCES = [
     (lambda q, k, v: attention(q.double(), k, v), TypeError, "q has dtype torch.float64; it takes"),
     (lambda q, k, v: attention(q, k.half(), v), TypeError, "k has dtype torch.float16 and q"),
-    (lambda q, k, v: attention(q[0], k, v), ValueError, "q has the shape .* it takes .batch, heads"),
+    (lambda q, k, v: attention(q[0], k, v), ValueError, "q has the shape .* it takes .batch"),
     (lambda q, k, v: attention(q, k, v[:, :, :3]), ValueError, "v has the shape .* and k"),
     (lambda q, k, v: attention(q, k[:1], v[:1]), ValueError, "batch and head dimension must be"),
     (
@@ -398,12 +396,13 @@ def test_gradients(name, own):
     wide = [t.double() for t in given]
     exact = differentiate(reference, wide, (out, lse), **options)
     for got, truth in zip(ours, exact, strict=True):
-        assert off(got, truth.nan_to_num()) <= 1e-5
+        assert off(got, truth) <= 1e-5
 
 
-@pytest.mark.parametrize("sizes", [(2, 2, 20, 37), (1, 2, 1, 37), (1, 1, 20, 1)])
+@pytest.mark.parametrize("sizes", [(2, 2, 20, 37), (1, 2, 1, 37), (1, 1, 20, 37)])
 def test_the_gradient_of_a_bias(sizes):
-    bias, upstream = (torch.randn(s, generator=seeded(n)) for n, s in enumerate((sizes, (2, 2, 20, 16))))
+    bias = torch.randn(sizes, generator=seeded(0))
+    upstream = torch.randn(2, 2, 20, 16, generator=seeded(1))
 
     def with_bias(fn):
         return lambda q, k, v, bias: fn(q, k, v, bias=bias, causal=True)
@@ -500,8 +499,8 @@ def test_flops_as_papers_count_them():
 @pytest.mark.parametrize("leading", [(2, 2), (2,), (), (2, 1, 2)], ids=str)
 def test_the_call_of_pytorch(arguments, leading):
     mask = arguments.get("attn_mask")
-    if mask is not None and mask.dim() > 2 + len(leading):
-        mask = mask[0, 0]
+    if mask is not None and mask.dim() == 4:
+        mask = {0: mask[0, 0], 1: mask[0], 2: mask, 3: mask[:, None]}[len(leading)]
     if mask is not None:
         arguments = {"attn_mask": mask}
     q, k, v = (torch.randn(*leading, n, 16, generator=seeded(n)) for n in (20, 30, 30))

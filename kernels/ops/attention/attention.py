@@ -68,8 +68,12 @@ def reference(
     mask = seen(given)
     if mask is not None:
         s = s.masked_fill(~mask, -torch.inf)
-    lse = torch.logsumexp(s, -1, keepdim=True)
-    p = torch.exp(s - lse.masked_fill(lse == -torch.inf, 0.0))
+    largest = s.detach().amax(-1, keepdim=True) if s.shape[-1] else s.new_zeros(*s.shape[:-1], 1)
+    e = torch.exp(s - largest.masked_fill(largest == -torch.inf, 0.0))
+    total = e.sum(-1, keepdim=True)
+    nothing = total == 0  # no key is seen: p is 0 there, lse −inf
+    total = total.masked_fill(nothing, 1.0)
+    p, lse = e / total, (largest + torch.log(total)).masked_fill(nothing, -torch.inf)
     stays = kept(given)
     if stays is not None:
         p = p * stays * drop_scale(given.dropout_p)
@@ -133,12 +137,12 @@ def fused_simple(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tenso
     """The kernel of the page: one length for q, k and v, D of 16, 32, 64 or 128."""
     scale = q.shape[-1] ** -0.5
     check(q, k, v, None, None, None, None, None, causal, False, None, scale, 0.0, False)
+    refuse_gradients("attention", q, k, v, instead="kernels.ops.attention.attention")
     if q.shape != k.shape or q.shape[-1] not in SIMPLE_DIMS:
         raise ValueError(
             f"q has the shape {tuple(q.shape)} and k {tuple(k.shape)}; this kernel takes one shape "
             f"for both, the head dimension one of {SIMPLE_DIMS}"
         )
-    refuse_gradients("attention", q, k, v, instead="kernels.ops.attention.attention")
     return simple_forward(q, k, v, causal, scale)
 
 

@@ -47,9 +47,9 @@ Table = Mapping[tuple[int, int], Mapping[int, Tiling]]
 # tiles there are small so that nothing spills, and attention is slow whatever they are.
 FORWARD: Table = {
     (7, 5): {
-        32: Tiling(64, 32, num_warps=8, num_stages=1),
-        128: Tiling(64, 32, num_warps=8, num_stages=1),
-        256: Tiling(32, 32, num_warps=8, num_stages=1),
+        64: Tiling(64, 32, num_warps=8, num_stages=1),
+        128: Tiling(32, 32, num_warps=8, num_stages=1),
+        256: Tiling(16, 32, num_warps=8, num_stages=1),
     },
     (8, 0): {
         64: Tiling(128, 64, num_warps=4, num_stages=3),
@@ -75,7 +75,7 @@ FORWARD: Table = {
 # fp32, to learn by, goes by plain multiply-adds: tf32 keeps 10 bits of an operand.
 SINGLE: Table = {
     (7, 5): {
-        64: Tiling(32, 32, num_warps=8, num_stages=1),
+        64: Tiling(32, 32, num_warps=4, num_stages=1),
         256: Tiling(32, 16, num_warps=8, num_stages=1),
     }
 }
@@ -94,10 +94,22 @@ WITH_MORE: Table = {
 # The kernel of the page, on every card.
 SIMPLE: Table = {
     (7, 5): FORWARD[7, 5],
-    (8, 0): FORWARD[8, 0],
-    (8, 6): FORWARD[8, 6],
-    (9, 0): FORWARD[9, 0],
-    (12, 0): FORWARD[12, 0],
+    (8, 0): {
+        64: Tiling(128, 64, num_warps=8, num_stages=3),
+        128: Tiling(128, 64, num_warps=8, num_stages=3),
+    },
+    (8, 6): {
+        64: Tiling(128, 64, num_warps=8, num_stages=3),
+        128: Tiling(128, 32, num_warps=8, num_stages=2),
+    },
+    (9, 0): {
+        64: Tiling(128, 64, num_warps=4, num_stages=3),
+        128: Tiling(128, 64, num_warps=8, num_stages=3),
+    },
+    (12, 0): {
+        64: Tiling(128, 64, num_warps=8, num_stages=3),
+        128: Tiling(128, 32, num_warps=8, num_stages=2),
+    },
 }
 
 

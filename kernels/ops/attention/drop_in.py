@@ -78,12 +78,15 @@ def _of_four(x: Tensor) -> Tensor:
 
 def _bias(attn_mask: Tensor, query: Tensor, q: Tensor, n_keys: int) -> Tensor:
     """A mask in four dimensions, each q's or 1."""
-    if attn_mask.dim() > query.dim():
+    whole = (*query.shape[:-1], n_keys)
+    sizes = zip(reversed(attn_mask.shape), reversed(whole), strict=False)
+    if attn_mask.dim() > len(whole) or any(n not in (1, size) for n, size in sizes):
         raise ValueError(
-            f"attn_mask has the shape {tuple(attn_mask.shape)}; it broadcasts to "
+            f"attn_mask has the shape {tuple(attn_mask.shape)}; it must broadcast to "
             f"{(*query.shape[:-1], n_keys)}"
         )
-    if query.dim() > 4 and attn_mask.dim() > 3:
-        attn_mask = attn_mask.expand(*query.shape[:-3], *attn_mask.shape[-3:])
-        return attn_mask.reshape(q.shape[0], *attn_mask.shape[-3:])
-    return attn_mask[(None,) * (4 - attn_mask.dim())]
+    of_heads = attn_mask[(None,) * max(0, 3 - attn_mask.dim())]
+    if of_heads.dim() == 3 or query.dim() <= 4:
+        return of_heads if of_heads.dim() == 4 else of_heads[None]
+    leading = of_heads.expand(*query.shape[:-3], *of_heads.shape[-3:])
+    return leading.flatten(0, -4)

@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 import torch
 
-from kernels.philox import kept_elements, scale as drop_scale, threshold
+from kernels.philox import kept_elements, threshold
+from kernels.philox import scale as drop_scale
 
 Tensor = torch.Tensor
 

@@ -54,11 +54,14 @@ def check_queries_keys_values(q: object, k: object, v: object) -> None:
                 f"{name} has the shape {tuple(one.shape)}; it takes (batch, heads, length, head "
                 f"dimension), the last from 1 to {WIDEST}"
             )
-    assert isinstance(q, torch.Tensor) and isinstance(k, torch.Tensor)
+    assert isinstance(q, torch.Tensor)
+    assert isinstance(k, torch.Tensor)
     assert isinstance(v, torch.Tensor)
     for name, one in (("k", k), ("v", v)):
         if one.dtype != q.dtype:
-            raise TypeError(f"{name} has dtype {one.dtype} and q {q.dtype}; they must have the same")
+            raise TypeError(
+                f"{name} has dtype {one.dtype} and q {q.dtype}; they must have the same"
+            )
         if one.shape[0] != q.shape[0] or one.shape[3] != q.shape[3]:
             raise ValueError(
                 f"{name} has the shape {tuple(one.shape)} and q {tuple(q.shape)}; batch and head "
