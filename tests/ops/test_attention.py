@@ -345,9 +345,7 @@ SENTENCES = [
         "fewer heads of keys need enable_gqa=True",
     ),
     (
-        lambda q, k, v: scaled_dot_product_attention(
-            q, k, v, torch.zeros(20, 20), is_causal=True
-        ),
+        lambda q, k, v: scaled_dot_product_attention(q, k, v, torch.zeros(20, 20), is_causal=True),
         ValueError,
         "attn_mask is given and is_causal is True",
     ),

@@ -98,14 +98,14 @@ def attention(
 ) -> Any:
     """softmax(scale · q · kᵀ + bias) · v, in one launch that writes no scores.
 
-    q: (B, H, Sq, D); k, v: (B, Hk, Sk, D); Hk divides H, and consecutive heads of q share one of k
-    and v. fp16, bf16 or fp32, one dtype, D from 1 to 256, any strides: a last dimension with gaps is
-    copied first. scale: a number above 0, 1/√D if None.
+    q: (B, H, Sq, D); k, v: (B, Hk, Sk, D); Hk divides H, and neighbouring heads of q share one of k
+    and v. fp16, bf16 or fp32, one dtype, D from 1 to 256, any strides: where the last dimension has
+    gaps a tensor is copied first. scale: a number above 0, 1/√D if None.
 
-    causal: query i sees key j where j ≤ i + Sk − Sq, so that the last query sees the last key.
-    window: of those, the last so many keys; not causal, the keys less than so many away. bias: added
-    to the scaled scores, (B, H, Sq, Sk) with any of its sizes 1, in fp16, bf16 or fp32, −inf where
-    a key isn't seen; or bool, True where it is. key_padding_mask: bool (B, Sk), True where a key is
+    causal: query i sees key j where j ≤ i + Sk − Sq: the last query sees the last key. window: of
+    those, the last so many keys; not causal, the keys less than so many away. bias: added to the
+    scaled scores, (B, H, Sq, Sk) with any of its sizes 1, in fp16, bf16 or fp32, −inf where a key
+    isn't seen; or bool, True where it is. key_padding_mask: bool (B, Sk), True where a key is
     padding, as in `torch.nn.MultiheadAttention`. q_lengths, k_lengths: int32 or int64 (B,), how
     many queries and keys of each sequence there are; what stands behind them is not read, and a
     causal mask is aligned at the last of them. A query that sees no key, or is behind its length,

@@ -76,7 +76,7 @@ FORWARD: Table = {
 SINGLE: Table = {
     (7, 5): {
         64: Tiling(32, 32, num_warps=4, num_stages=1),
-        256: Tiling(32, 16, num_warps=8, num_stages=1),
+        256: Tiling(16, 16, num_warps=8, num_stages=1),
     }
 }
 # What draws random numbers or loads a bias keeps a tile of them in registers beside the scores.
@@ -114,7 +114,7 @@ SIMPLE: Table = {
 
 
 def held_dim(head_dim: int) -> int:
-    """The head dimension as a kernel holds it: a power of two, 16 at least, which `tl.dot` takes."""
+    """The head dimension as a kernel holds it: a power of two, at least the 16 of a dot."""
     return max(16, triton.next_power_of_2(head_dim))
 
 

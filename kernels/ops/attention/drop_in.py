@@ -23,11 +23,11 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """Attention with the arguments of PyTorch's function, in place of it.
 
-    query: (..., H, L, E); key and value: (..., Hk, S, E), in fp16, bf16 or fp32, two dimensions or
-    more; Hk is H, or divides it with enable_gqa. attn_mask: broadcasts to (..., H, L, S); bool, True
-    where a key is seen, or a number that is added to the scores. As in PyTorch, and unlike
-    `attention`, is_causal lets query i see the keys j ≤ i whatever the lengths. dropout_p draws from
-    PyTorch's generator the seed of this package's numbers: another mask in every call and in
+    query: (..., H, L, E); key and value: (..., Hk, S, E), in fp16, bf16 or fp32, of two dimensions
+    or more; Hk is H, or divides it with enable_gqa. attn_mask broadcasts to (..., H, L, S): bool,
+    True where a key is seen, or a number that is added to the scores. As in PyTorch, and unlike
+    `attention`, is_causal lets query i see the keys j ≤ i whatever the lengths. dropout_p draws
+    from PyTorch's generator the seed of this package's numbers: another mask in every call and in
     every replay of a graph. Returns (..., H, L, E). A query that sees no key gives zeros.
 
     ValueError or TypeError names the argument, what it got and what it takes: a value with another
@@ -82,8 +82,7 @@ def _bias(attn_mask: Tensor, query: Tensor, q: Tensor, n_keys: int) -> Tensor:
     sizes = zip(reversed(attn_mask.shape), reversed(whole), strict=False)
     if attn_mask.dim() > len(whole) or any(n not in (1, size) for n, size in sizes):
         raise ValueError(
-            f"attn_mask has the shape {tuple(attn_mask.shape)}; it must broadcast to "
-            f"{(*query.shape[:-1], n_keys)}"
+            f"attn_mask has the shape {tuple(attn_mask.shape)}; it must broadcast to {whole}"
         )
     of_heads = attn_mask[(None,) * max(0, 3 - attn_mask.dim())]
     if of_heads.dim() == 3 or query.dim() <= 4:
