@@ -48,9 +48,9 @@ Table = Mapping[tuple[int, int], Mapping[int, Tiling]]
 # tiles there are small so that nothing spills, and attention is slow whatever they are.
 FORWARD: Table = {
     (7, 5): {
-        32: Tiling(64, 32, num_warps=8, num_stages=1),
-        128: Tiling(64, 32, num_warps=8, num_stages=1),
-        256: Tiling(32, 32, num_warps=8, num_stages=1),
+        64: Tiling(64, 32, num_warps=8, num_stages=1),
+        128: Tiling(32, 32, num_warps=8, num_stages=1),
+        256: Tiling(16, 32, num_warps=8, num_stages=1),
     },
     (8, 0): {
         64: Tiling(128, 64, num_warps=4, num_stages=3),
@@ -76,8 +76,8 @@ FORWARD: Table = {
 # fp32, to learn by, goes by plain multiply-adds: tf32 keeps 10 bits of an operand.
 SINGLE: Table = {
     (7, 5): {
-        64: Tiling(32, 32, num_warps=8, num_stages=1),
-        256: Tiling(32, 16, num_warps=8, num_stages=1),
+        64: Tiling(32, 32, num_warps=4, num_stages=1),
+        256: Tiling(16, 16, num_warps=8, num_stages=1),
     }
 }
 # What draws random numbers or loads a bias keeps a tile of them in registers beside the scores.
@@ -95,15 +95,27 @@ WITH_MORE: Table = {
 # The kernel of the page, on every card.
 SIMPLE: Table = {
     (7, 5): FORWARD[7, 5],
-    (8, 0): FORWARD[8, 0],
-    (8, 6): FORWARD[8, 6],
-    (9, 0): FORWARD[9, 0],
-    (12, 0): FORWARD[12, 0],
+    (8, 0): {
+        64: Tiling(128, 64, num_warps=8, num_stages=3),
+        128: Tiling(128, 64, num_warps=8, num_stages=3),
+    },
+    (8, 6): {
+        64: Tiling(128, 64, num_warps=8, num_stages=3),
+        128: Tiling(128, 32, num_warps=8, num_stages=2),
+    },
+    (9, 0): {
+        64: Tiling(128, 64, num_warps=4, num_stages=3),
+        128: Tiling(128, 64, num_warps=8, num_stages=3),
+    },
+    (12, 0): {
+        64: Tiling(128, 64, num_warps=8, num_stages=3),
+        128: Tiling(128, 32, num_warps=8, num_stages=2),
+    },
 }
 
 
 def held_dim(head_dim: int) -> int:
-    """The head dimension as a kernel holds it: a power of two, 16 at least, which `tl.dot` takes."""
+    """The head dimension as a kernel holds it: a power of two, at least the 16 of a dot."""
     return max(16, triton.next_power_of_2(head_dim))
 
 

@@ -6,8 +6,8 @@
     dv = dropout(p)ᵀ · do,   dp = dropout(do · vᵀ),   ds = p · (dp − Σ dp · p + dlse)
     dq = scale · ds · k,   dk = scale · dsᵀ · q,   dbias = ds
 
-A row that sees no key has p = 0 and lse = −inf. The sums of dbias, and of dk and dv over the queries
-that share a key's head, are over what was broadcast.
+A row that sees no key has p = 0 and lse = −inf. What was broadcast has the sum of its gradients: a
+bias, and keys and values whose head several of the queries' share.
 """
 
 from __future__ import annotations

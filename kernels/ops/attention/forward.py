@@ -94,7 +94,7 @@ def forward(
             _described(k, tiling.block_n, dim),
             _described(v, tiling.block_n, dim),
         )
-    bias_strides = (0, 0, 0, 0)
+    bias_strides: tuple[int, ...] = (0, 0, 0, 0)
     if bias is not None:
         bias = bias.expand(n_batch, n_heads, n_queries, n_keys)
         bias_strides = bias.stride()
@@ -121,7 +121,7 @@ def forward(
             n_tiles,
             n_queries,
             n_keys,
-            window or 0,
+            min(window or 0, n_queries + n_keys),
             threshold(dropout_p),
             drop_scale(dropout_p),
             CAUSAL=causal,

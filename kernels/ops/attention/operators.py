@@ -54,7 +54,8 @@ def check_queries_keys_values(q: object, k: object, v: object) -> None:
                 f"{name} has the shape {tuple(one.shape)}; it takes (batch, heads, length, head "
                 f"dimension), the last from 1 to {WIDEST}"
             )
-    assert isinstance(q, torch.Tensor) and isinstance(k, torch.Tensor)
+    assert isinstance(q, torch.Tensor)
+    assert isinstance(k, torch.Tensor)
     assert isinstance(v, torch.Tensor)
     for name, one in (("k", k), ("v", v)):
         if one.dtype != q.dtype:
