@@ -62,7 +62,8 @@ def forward(
     """Launch attention; return the output (B, H, Sq, D) and log-sum-exp (B, H, Sq), or None.
 
     Arguments as of `attention`, unchecked; `top_left` aligns a causal mask at the first query and
-    key. `by_hand` takes the kernel written for Hopper where it can. The tiling is the card's if None.
+    key. `by_hand` takes the kernel written for Hopper where it can. The tiling is the card's if
+    None.
     """
     q, k, v = side_by_side(q), side_by_side(k), side_by_side(v)
     out = output_like(q)
