@@ -20,35 +20,32 @@ def tensors(b, h, hk, sq, sk, d, dtype=torch.bfloat16, spread=1.0, seed=0):
     return [(spread * torch.randn(s, device="cuda", generator=g)).to(dtype) for s in shapes]
 
 
-def exact(q, k, v, causal, scale, lengths=None):
+def exact(q, k, v, causal, scale):
     """Outputs and log-sum-exps in float64; a row that sees no key is zeros and −inf."""
     q, k, v = (x.double() for x in (q, k, v))
     group = q.shape[1] // k.shape[1]
     k, v = (x.repeat_interleave(group, 1) for x in (k, v))
     s = q @ k.transpose(-1, -2) * scale
     sq, sk = s.shape[-2:]
-    ends = torch.full((len(q),), sk, device="cuda") if lengths is None else lengths
-    ends = ends[:, None, None, None]
-    keys, rows = torch.arange(sk, device="cuda"), torch.arange(sq, device="cuda")[:, None]
-    seen = (keys < ends).expand(s.shape)
+    seen = torch.ones(sq, sk, dtype=torch.bool, device="cuda")
     if causal:
-        seen = seen & (keys <= rows + ends - sq)
+        seen = seen.tril(sk - sq)
     s = s.masked_fill(~seen, float("-inf"))
     lse = torch.logsumexp(s, -1)
     return torch.nan_to_num(torch.softmax(s, -1), nan=0.0) @ v, lse
 
 
-def launched(q, k, v, causal, scale, lengths=None):
+def launched(q, k, v, causal, scale):
     out = torch.full(q.shape, float("nan"), device="cuda", dtype=q.dtype)
     lse = torch.full(q.shape[:3], float("nan"), device="cuda")
-    hopper.launch(q, k, v, out, lse, scale=scale, causal=causal, lengths=lengths)
+    hopper.launch(q, k, v, out, lse, scale=scale, causal=causal)
     return out, lse
 
 
-def assert_near(q, k, v, causal, lengths=None, scale=None):
+def assert_near(q, k, v, causal, scale=None):
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    out, lse = launched(q, k, v, causal, scale, lengths)
-    right, right_lse = exact(q, k, v, causal, scale, lengths)
+    out, lse = launched(q, k, v, causal, scale)
+    right, right_lse = exact(q, k, v, causal, scale)
     sees = right_lse > -torch.inf
     assert (lse[~sees] == -torch.inf).all()
     assert (out[~sees] == 0).all()
@@ -57,14 +54,14 @@ def assert_near(q, k, v, causal, lengths=None, scale=None):
         return
     error = (out.double() - right).abs().max().item()
     rounding = torch.finfo(q.dtype).eps / 2 * right.abs().max().item()
-    if lengths is None and q.shape[2] == k.shape[2]:
+    if q.shape[2] == k.shape[2]:
         with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
             theirs = torch.nn.functional.scaled_dot_product_attention(
                 q, k, v, is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
             )
         rounding = max(rounding, (theirs.double() - right).abs().max().item())
     assert error <= 2 * rounding
-    again, _ = launched(q, k, v, causal, scale, lengths)
+    again, _ = launched(q, k, v, causal, scale)
     assert torch.equal(out, again)
 
 
@@ -87,19 +84,6 @@ def assert_near(q, k, v, causal, lengths=None, scale=None):
 def test_against_float64(b, h, hk, sq, sk, d, causal):
     for dtype, spread in ((torch.bfloat16, 1.0), (torch.float16, 1.0), (torch.bfloat16, 3.0)):
         assert_near(*tensors(b, h, hk, sq, sk, d, dtype, spread), causal)
-
-
-@pytest.mark.proves("kernels.ops.attention.hopper", "kernels.ops.attention.hopper_kernels")
-@pytest.mark.parametrize("causal", [False, True])
-def test_lengths_of_keys(causal):
-    q, k, v = tensors(4, 4, 2, 500, 700, 128)
-    lengths = torch.tensor([700, 1, 0, 333], device="cuda")
-    beyond = torch.arange(700, device="cuda") >= lengths[:, None]
-    # What lies beyond a length is not read into the result, whatever it is.
-    k.masked_fill_(beyond[:, None, :, None], 1e4)
-    v.masked_fill_(beyond[:, None, :, None], 1e4)
-    assert_near(q, k, v, causal, lengths)
-    assert_near(q, k, v, causal, lengths.int())
 
 
 @pytest.mark.proves("kernels.ops.attention.hopper", "kernels.ops.attention.hopper_kernels")

@@ -17,6 +17,10 @@ from kernels.launch import (
     triton_compile,
 )
 from kernels.launch.gluon import is_gluon
+from kernels.ops.attention.attention import attention
+from kernels.ops.attention.configurations import HOPPER
+from kernels.ops.attention.moves import blocks_met
+from kernels.ops.attention.moves import hopper_moves as attention_moves
 from kernels.ops.products.configurations import hopper_tiles, suits_hopper
 from kernels.ops.products.linear import fused_hopper, linear
 from kernels.ops.products.moves import hopper_moves
@@ -131,3 +135,78 @@ def test_products_that_wait_for_one_another_are_at_fault(monkeypatch):
     built = aot.Built(**told, dtype="bf16", shapes=("1x1x1",), passes=("fwd",), capability=90,
                       shared_limit=1, serialized=True)  # fmt: skip
     assert "wait for one another" in built.fault
+
+
+@pytest.mark.parametrize("d", [64, 128])
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize(
+    ("n_keys", "causal", "lse"), [(512, False, False), (500, False, True), (500, True, True)]
+)
+def test_attention_compiles_without_a_spill_and_its_products_overlap(d, dtype, n_keys, causal, lse):
+    q = torch.empty(2, 8, 512, d, dtype=DTYPES[dtype])
+    k = torch.empty(2, 4, n_keys, d, dtype=DTYPES[dtype])
+    (launch,) = recorded(lambda: attention(q, k, k, causal=causal, return_lse=lse))
+    assert is_gluon(launch.kernel)
+    compiled = launch.specialize(90).compile()
+    assert compiled.matrix_instruction == "wgmma.mma_async"
+    assert not compiled.serialized
+    assert compiled.stack_bytes == 0
+    assert compiled.shared_bytes <= 232_448
+
+
+def test_where_attention_steps_aside():
+    q, k = torch.empty(2, 8, 256, 64, dtype=torch.half), torch.empty(2, 4, 256, 64).half()
+    lengths, padding = torch.full((2,), 9), torch.zeros(2, 256, dtype=torch.bool)
+    bias, seed = torch.zeros(1, 1, 256, 256).half(), torch.zeros(2, dtype=torch.int64)
+    others = (
+        {"window": 8},
+        {"k_lengths": lengths},
+        {"q_lengths": lengths},
+        {"key_padding_mask": padding},
+        {"bias": bias},
+        {"dropout_p": 0.1, "seed_offset": seed},
+    )
+
+    def gluon_for(q, k, **options):
+        launches = recorded(lambda: attention(q, k, k, **options))
+        return [is_gluon(launch.kernel) for launch in launches]
+
+    assert gluon_for(q, k) == [True]
+    assert [gluon_for(q, k, **one) for one in others] == [[False]] * len(others)
+    assert gluon_for(q.float(), k.float()) == [False]
+    assert gluon_for(q[..., :32], k[..., :32]) == [False]
+    assert gluon_for(torch.empty(2, 8, 256, 65).half()[..., 1:], k) == [False]  # at odd places
+    with assume_capability(100):
+        assert gluon_for(q, k) == [False]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("n_queries", "n_keys"), [(1, 1), (500, 700), (700, 500), (4096, 4096)])
+def test_every_tile_of_queries_stands_in_the_table_once(causal, n_queries, n_keys):
+    from kernels.ops.attention.hopper import schedule
+
+    heads, programs = 12, 8
+    table = schedule(heads, n_queries, n_keys, 128, causal, programs, torch.device("cpu"))
+    found = [code for row in table.tolist() for code in row[1 : 1 + row[0]]]
+    tiles = -(-n_queries // HOPPER[128].rows)
+    assert sorted(found) == [head << 16 | tile for head in range(heads) for tile in range(tiles)]
+    assert (table[:, 0] < table.shape[1] - 1).all()  # the entry behind the last is read too
+    if tiles > 8 and causal:  # nobody is left with much more than the others
+        work = [
+            sum(
+                2 + blocks_met((code & 0xFFFF) * 128, n_queries, n_keys, 128, 128, True)
+                for code in row[1 : 1 + row[0]]
+            )
+            for row in table.tolist()
+        ]
+        assert max(work) <= 1.1 * min(work)
+
+
+def test_bytes_of_attention_by_hand():
+    # Queries in tiles of 128, keys in tiles of 128: 300 of each are 3 tiles, the last ragged.
+    case = Case((1, 2, 300, 128), torch.bfloat16)
+    row = 2 * 128 * 2
+    assert attention_moves(case, "fwd").requested == (2 * 300 + 2 * 3 * 300) * row
+    causal = Case((1, 2, 300, 128), torch.bfloat16, (("causal", True),))
+    assert attention_moves(causal, "fwd").requested == (2 * 300 + 2 * (128 + 256 + 300)) * row
+    assert attention_moves(causal, "fwd").unique == 4 * 300 * row

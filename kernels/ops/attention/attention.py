@@ -117,7 +117,8 @@ def attention(
 
     Returns o of q's shape and dtype, the heads of a place side by side in memory if q's are. With
     return_lse also log Σ exp of each row's scores, fp32 (B, H, Sq), −inf where no key is seen. Sums
-    are in fp32; fp32 is multiplied in full, never as tf32. On a CPU the kernel is interpreted.
+    are in fp32; fp32 is multiplied in full, never as tf32. On capability 9.0 a kernel written for
+    it computes what `configurations.suits_hopper` takes. On a CPU the kernel is interpreted.
 
     Gradients of q, k, v and bias are for now by PyTorch's operators, which compute the weights anew
     and hold B·H·Sq·Sk elements of fp32 several times. Inside a transform of `torch.func` and in

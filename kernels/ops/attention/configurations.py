@@ -190,8 +190,8 @@ def suits_hopper(
     """Whether the kernel written for Hopper takes such tensors: where not, `fused` stands in.
 
     It runs on capability 9.0, in 16 bits, for head dimensions 64 and 128, where the copy engine
-    takes all three tensors. Masks other than causal and the lengths of keys, a bias and dropout are
-    not its own (`forward.forward`).
+    takes all three tensors. No other mask than causal, no lengths, bias or dropout are its own
+    (`forward.forward`): what stands behind a length would be multiplied by 0, and 0 · inf is NaN.
     """
     return (
         capability == (9, 0)

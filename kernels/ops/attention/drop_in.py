@@ -62,7 +62,7 @@ def scaled_dot_product_attention(
     out: Tensor = operator(
         *(q, k, v, bias, None, None, None, seed_offset),
         *(is_causal, is_causal, None, q.shape[-1] ** -0.5 if scale is None else scale),
-        *(float(dropout_p), False),
+        *(float(dropout_p), False, True),
     )[0]
     return out if query.dim() == 4 else out.reshape(query.shape)
 

@@ -75,13 +75,13 @@ def forward(
         return out, lse
     drops = threshold(dropout_p) > 0
     more = drops or bias is not None or key_padding_mask is not None
-    plain = not more and q_lengths is None and window is None
+    plain = not more and q_lengths is None and k_lengths is None and window is None
     plain = plain and not (causal and top_left and n_queries != n_keys)
     card = capability(q.device)
     if by_hand and plain and may_take_gluon(q) and suits_hopper(q, k, v, card):
         from kernels.ops.attention import hopper  # which imports Gluon
 
-        hopper.launch(q, k, v, out, lse, scale=scale, causal=causal, lengths=k_lengths)
+        hopper.launch(q, k, v, out, lse, scale=scale, causal=causal)
         return out, lse
     if tiling is None:
         tiling = tiling_for(n_queries, head_dim, q.element_size(), card, more=more)

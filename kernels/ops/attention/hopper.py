@@ -93,14 +93,13 @@ def launch(
     *,
     scale: float,
     causal: bool,
-    lengths: Tensor | None = None,
 ) -> None:
     """Write the attention of q (B, H, Sq, D) over k and v (B, Hk, Sk, D) into out and lse.
 
     q, k, v are as `suits_hopper` asks, and out (B, H, Sq, D) too; lse (B, H, Sq) is fp32 and
-    contiguous, the natural logarithm of Σ exp, or None. `lengths` (B,) says how many keys of each
-    batch there are; a causal mask is aligned at the last of them. A row that sees no key gives
-    zeros, and an lse of −inf. `scale` is above 0, so that the largest score is the largest product.
+    contiguous, the natural logarithm of Σ exp, or None. A causal mask is aligned at the last query
+    and the last key; a row that sees no key gives zeros, and an lse of −inf. `scale` is above 0, so
+    that the largest score is the largest product.
     """
     (b, h, n_queries, d), (_, hk, n_keys, _) = q.shape, k.shape
     config = HOPPER[d]
@@ -114,7 +113,6 @@ def launch(
             _described(v, config.block_keys),
             _described(out, HOPPER_GROUP_ROWS),
             out if lse is None else lse,
-            table if lengths is None else lengths,
             n_keys - n_queries if causal else n_keys,
             n_queries,
             n_keys,
@@ -127,8 +125,7 @@ def launch(
             BLOCK_KEYS=config.block_keys,
             D=d,
             STAGES=config.stages,
-            MASK=causal or lengths is not None or n_keys % config.block_keys != 0,
-            HAS_LENGTHS=lengths is not None,
+            MASK=causal or n_keys % config.block_keys != 0,
             HAS_LSE=lse is not None,
             REGISTERS=config.registers,
             OF_PRODUCER=config.of_producer,

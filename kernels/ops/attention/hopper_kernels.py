@@ -48,28 +48,20 @@ SIZES = ["shift", "n_queries", "n_keys", "n_heads", "heads_a_key", "table_width"
 
 
 @gluon.jit
-def keys_seen(
-    lengths_ptr, b, end, shift, n_keys, HAS_LENGTHS: ttgl.constexpr, MASK: ttgl.constexpr
-):  # fmt: skip
-    # How many keys batch b has; how far query i sees, key i + shift, with its keys at the end; and
-    # how many keys the queries before `end` may see.
-    length = n_keys
-    if HAS_LENGTHS:
-        length = ttgl.minimum(ttgl.load(lengths_ptr + b).to(ttgl.int32), n_keys)
-        shift += length - n_keys
-    seen = length
+def keys_seen(end, shift, n_keys, MASK: ttgl.constexpr):
+    # How many keys the queries before `end` may see: query i sees key i + shift and those before.
+    seen = n_keys
     if MASK:
-        seen = ttgl.maximum(ttgl.minimum(length, end + shift), 0)
-    return length, shift, seen
+        seen = ttgl.maximum(ttgl.minimum(n_keys, end + shift), 0)
+    return seen
 
 
 @gluon.jit
 def produce(
     q_desc, k_desc, v_desc, q_tiles, k_stages, v_stages, q_full, q_empty, k_full, k_empty, v_full,
-    v_empty, lengths_ptr, shift, n_keys, n_heads, heads_a_key, table_ptr, table_width,
+    v_empty, shift, n_keys, n_heads, heads_a_key, table_ptr, table_width,
     GROUPS: ttgl.constexpr, BLOCK_KEYS: ttgl.constexpr, D: ttgl.constexpr, STAGES: ttgl.constexpr,
-    MASK: ttgl.constexpr, HAS_LENGTHS: ttgl.constexpr,
-):  # fmt: skip
+    MASK: ttgl.constexpr, ):  # fmt: skip
     step = 0  # tiles of keys asked for so far
     row_of_table = table_ptr + ttgl.program_id(0) * table_width
     n_tiles = ttgl.load(row_of_table)
@@ -81,7 +73,7 @@ def produce(
         hk = h // heads_a_key
         first_row = tile * GROUP_ROWS * GROUPS
         end = first_row + GROUP_ROWS * GROUPS
-        _, _, seen = keys_seen(lengths_ptr, b, end, shift, n_keys, HAS_LENGTHS, MASK)
+        seen = keys_seen(end, shift, n_keys, MASK)
         for group in ttgl.static_range(GROUPS):
             mbarrier.wait(q_empty.index(group), (i & 1) ^ 1)
             mbarrier.expect(q_full.index(group), GROUP_ROWS * D * 2)
@@ -128,19 +120,19 @@ def softmax_step(scores, largest, sums, scale, dtype: ttgl.constexpr, operand: t
 
 
 @gluon.jit
-def masked(scores, row, col, length, shift, BLOCK_KEYS: ttgl.constexpr):
-    # Query i sees key i + shift and those before it, of the first `length`.
+def masked(scores, row, col, n_keys, shift, BLOCK_KEYS: ttgl.constexpr):
+    # Query i sees key i + shift and those before it, of the keys there are.
     layout: ttgl.constexpr = scores.type.layout
     rows = row + ttgl.arange(0, GROUP_ROWS, layout=ttgl.SliceLayout(1, layout))
     cols = col + ttgl.arange(0, BLOCK_KEYS, layout=ttgl.SliceLayout(0, layout))
-    last = ttgl.minimum(rows + shift, length - 1)
+    last = ttgl.minimum(rows + shift, n_keys - 1)
     return ttgl.where(ttgl.expand_dims(last, 1) >= ttgl.expand_dims(cols, 0), scores, MASKED)
 
 
 @gluon.jit
 def step_of(
     q, k_stages, v_stages, k_full, k_empty, v_full, v_empty, step, weights, out, largest, sums, row,
-    col, length, shift, scale, WHICH: ttgl.constexpr, GROUPS: ttgl.constexpr,
+    col, n_keys, shift, scale, WHICH: ttgl.constexpr, GROUPS: ttgl.constexpr,
     BLOCK_KEYS: ttgl.constexpr, D: ttgl.constexpr, STAGES: ttgl.constexpr, MASK: ttgl.constexpr,
     of_scores: ttgl.constexpr, operand: ttgl.constexpr,
     of_out: ttgl.constexpr,
@@ -160,7 +152,7 @@ def step_of(
     scores = warpgroup_mma_wait(1, deps=[scores])
     mbarrier.arrive(k_empty.index(stage), count=1)
     if MASK:
-        scores = masked(scores, row, col, length, shift, BLOCK_KEYS)
+        scores = masked(scores, row, col, n_keys, shift, BLOCK_KEYS)
     new_weights, largest, sums, factor = softmax_step(
         scores, largest, sums, scale, weights.dtype, operand
     )
@@ -174,10 +166,9 @@ def step_of(
 @gluon.jit
 def consume(
     WHICH: ttgl.constexpr, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
-    k_full, k_empty, v_full, v_empty, lengths_ptr, shift, n_queries, n_keys, n_heads, table_ptr,
+    k_full, k_empty, v_full, v_empty, shift, n_queries, n_keys, n_heads, table_ptr,
     table_width, scale, GROUPS: ttgl.constexpr, BLOCK_KEYS: ttgl.constexpr, D: ttgl.constexpr,
-    STAGES: ttgl.constexpr, MASK: ttgl.constexpr, HAS_LENGTHS: ttgl.constexpr,
-    HAS_LSE: ttgl.constexpr,
+    STAGES: ttgl.constexpr, MASK: ttgl.constexpr, HAS_LSE: ttgl.constexpr,
 ):  # fmt: skip
     dtype: ttgl.constexpr = o_desc.dtype
     of_scores: ttgl.constexpr = ttgl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_KEYS, 16])
@@ -198,9 +189,7 @@ def consume(
         row = first_row + WHICH * GROUP_ROWS
         b, h = head // n_heads, head % n_heads
         end = first_row + GROUP_ROWS * GROUPS
-        length, reach, seen = keys_seen(
-            lengths_ptr, b, end, shift, n_keys, HAS_LENGTHS, MASK
-        )  # fmt: skip
+        seen = keys_seen(end, shift, n_keys, MASK)
         n_blocks = ttgl.maximum(ttgl.cdiv(seen, BLOCK_KEYS), 1)
         # The last tile of keys first: there are no sums to be asked for beside its scores yet.
         stage, parity = step % STAGES, step // STAGES & 1
@@ -213,7 +202,7 @@ def consume(
         mbarrier.arrive(k_empty.index(stage), count=1)
         if MASK:
             col = (n_blocks - 1) * BLOCK_KEYS
-            scores = masked(scores, row, col, length, reach, BLOCK_KEYS)
+            scores = masked(scores, row, col, n_keys, shift, BLOCK_KEYS)
         largest = largest_of_rows(scores)
         weights = ttgl.exp2(scores * scale - ttgl.expand_dims(largest * scale, 1))
         sums = sums_of_lanes(weights)
@@ -222,12 +211,12 @@ def consume(
         step += 1
         rest = n_blocks - 1
         if MASK:
-            # Tiles before this one lie below the diagonal, and within the length, as a whole.
-            below = ttgl.maximum(ttgl.minimum(row + 1 + reach, length), 0) // BLOCK_KEYS
+            # Tiles before this one lie below the diagonal, and among the keys, as a whole.
+            below = ttgl.maximum(ttgl.minimum(row + 1 + shift, n_keys), 0) // BLOCK_KEYS
             for j in range(n_blocks - 2, below - 1, -1):
                 weights, out, largest, sums = step_of(
                     q, k_stages, v_stages, k_full, k_empty, v_full, v_empty, step, weights, out,
-                    largest, sums, row, j * BLOCK_KEYS, length, reach, scale, WHICH, GROUPS,
+                    largest, sums, row, j * BLOCK_KEYS, n_keys, shift, scale, WHICH, GROUPS,
                     BLOCK_KEYS, D, STAGES, True, of_scores, operand, of_out,
                 )  # fmt: skip
                 step += 1
@@ -235,7 +224,7 @@ def consume(
         for _ in range(rest):
             weights, out, largest, sums = step_of(
                 q, k_stages, v_stages, k_full, k_empty, v_full, v_empty, step, weights, out,
-                largest, sums, row, 0, length, reach, scale, WHICH, GROUPS, BLOCK_KEYS, D, STAGES,
+                largest, sums, row, 0, n_keys, shift, scale, WHICH, GROUPS, BLOCK_KEYS, D, STAGES,
                 False, of_scores, operand, of_out,
             )  # fmt: skip
             step += 1
@@ -270,10 +259,10 @@ def consume(
 
 @gluon.jit(do_not_specialize=SIZES)  # one binary for all shapes
 def hopper_attention(
-    q_desc, k_desc, v_desc, o_desc, lse_ptr, lengths_ptr, shift, n_queries, n_keys, n_heads,
+    q_desc, k_desc, v_desc, o_desc, lse_ptr, shift, n_queries, n_keys, n_heads,
     heads_a_key, table_ptr, table_width, scale, GROUPS: ttgl.constexpr, BLOCK_KEYS: ttgl.constexpr,
-    D: ttgl.constexpr, STAGES: ttgl.constexpr, MASK: ttgl.constexpr, HAS_LENGTHS: ttgl.constexpr,
-    HAS_LSE: ttgl.constexpr, REGISTERS: ttgl.constexpr, OF_PRODUCER: ttgl.constexpr,
+    D: ttgl.constexpr, STAGES: ttgl.constexpr, MASK: ttgl.constexpr, HAS_LSE: ttgl.constexpr,
+    REGISTERS: ttgl.constexpr, OF_PRODUCER: ttgl.constexpr,
 ):  # fmt: skip
     # A program an SM, which takes the tiles of queries in its row of the table. `scale` has the
     # factor log2 e. With MASK, query i sees key i + shift and those before: where attention isn't
@@ -303,34 +292,34 @@ def hopper_attention(
     if GROUPS == 2:
         ttgl.warp_specialize([
             (consume, (0, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
-                       k_full, k_empty, v_full, v_empty, lengths_ptr, shift, n_queries, n_keys,
+                       k_full, k_empty, v_full, v_empty, shift, n_queries, n_keys,
                        n_heads, table_ptr, table_width, scale, GROUPS, BLOCK_KEYS, D, STAGES, MASK,
-                       HAS_LENGTHS, HAS_LSE)),
+                       HAS_LSE)),
             (consume, (1, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
-                       k_full, k_empty, v_full, v_empty, lengths_ptr, shift, n_queries, n_keys,
+                       k_full, k_empty, v_full, v_empty, shift, n_queries, n_keys,
                        n_heads, table_ptr, table_width, scale, GROUPS, BLOCK_KEYS, D, STAGES, MASK,
-                       HAS_LENGTHS, HAS_LSE)),
+                       HAS_LSE)),
             (produce, (q_desc, k_desc, v_desc, q_tiles, k_stages, v_stages, q_full, q_empty, k_full,
-                       k_empty, v_full, v_empty, lengths_ptr, shift, n_keys, n_heads,
+                       k_empty, v_full, v_empty, shift, n_keys, n_heads,
                        heads_a_key, table_ptr, table_width, GROUPS, BLOCK_KEYS, D, STAGES, MASK,
-                       HAS_LENGTHS)),
+                       )),
         ], [4, 1], [REGISTERS, OF_PRODUCER])  # fmt: skip
     else:
         ttgl.warp_specialize([
             (consume, (0, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
-                       k_full, k_empty, v_full, v_empty, lengths_ptr, shift, n_queries, n_keys,
+                       k_full, k_empty, v_full, v_empty, shift, n_queries, n_keys,
                        n_heads, table_ptr, table_width, scale, GROUPS, BLOCK_KEYS, D, STAGES, MASK,
-                       HAS_LENGTHS, HAS_LSE)),
+                       HAS_LSE)),
             (consume, (1, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
-                       k_full, k_empty, v_full, v_empty, lengths_ptr, shift, n_queries, n_keys,
+                       k_full, k_empty, v_full, v_empty, shift, n_queries, n_keys,
                        n_heads, table_ptr, table_width, scale, GROUPS, BLOCK_KEYS, D, STAGES, MASK,
-                       HAS_LENGTHS, HAS_LSE)),
+                       HAS_LSE)),
             (consume, (2, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
-                       k_full, k_empty, v_full, v_empty, lengths_ptr, shift, n_queries, n_keys,
+                       k_full, k_empty, v_full, v_empty, shift, n_queries, n_keys,
                        n_heads, table_ptr, table_width, scale, GROUPS, BLOCK_KEYS, D, STAGES, MASK,
-                       HAS_LENGTHS, HAS_LSE)),
+                       HAS_LSE)),
             (produce, (q_desc, k_desc, v_desc, q_tiles, k_stages, v_stages, q_full, q_empty, k_full,
-                       k_empty, v_full, v_empty, lengths_ptr, shift, n_keys, n_heads,
+                       k_empty, v_full, v_empty, shift, n_keys, n_heads,
                        heads_a_key, table_ptr, table_width, GROUPS, BLOCK_KEYS, D, STAGES, MASK,
-                       HAS_LENGTHS)),
+                       )),
         ], [4, 4, 1], [REGISTERS, REGISTERS, OF_PRODUCER])  # fmt: skip
