@@ -72,8 +72,9 @@ def forward(
     drops = threshold(dropout_p) > 0
     more = drops or bias is not None or key_padding_mask is not None
     if tiling is None:
-        card = capability(q.device)
-        tiling = tiling_for(n_queries, head_dim, q.element_size(), card, more=more)
+        size, card = q.element_size(), capability(q.device)
+        kind = {"more": more, "windowed": window is not None}
+        tiling = tiling_for(n_queries, head_dim, size, card, **kind)
     dim = held_dim(head_dim)
     ragged = q_lengths is not None or k_lengths is not None
     described = tiling.descriptors and not more and not ragged and by_descriptors(q, k, v)
