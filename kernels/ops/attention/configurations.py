@@ -128,6 +128,7 @@ def tiling_for(
     *,
     simple: bool = False,
     more: bool = False,
+    windowed: bool = False,
 ) -> Tiling:
     """Return how a call of so many queries a head runs on a card.
 
@@ -137,6 +138,10 @@ def tiling_for(
     table = SINGLE if itemsize == 4 else SIMPLE if simple else WITH_MORE if more else FORWARD
     rows = for_card(table, capability)
     found = rows[min(held for held in rows if held >= dim)]
+    if more and itemsize == 4:
+        found = replace(found, block_m=16)
+    if windowed and itemsize == 2:  # three loops take more registers than two
+        found = replace(found, num_warps=8)
     if simple or n_queries >= found.block_m:
         return found
     # Few queries: no more rows in a tile than there are, for the loads of keys to bind.

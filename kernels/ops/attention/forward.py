@@ -84,7 +84,8 @@ def forward(
         hopper.launch(q, k, v, out, lse, scale=scale, causal=causal)
         return out, lse
     if tiling is None:
-        tiling = tiling_for(n_queries, head_dim, q.element_size(), card, more=more)
+        kind = {"more": more, "windowed": window is not None}
+        tiling = tiling_for(n_queries, head_dim, q.element_size(), card, **kind)
     dim = held_dim(head_dim)
     ragged = q_lengths is not None or k_lengths is not None
     described = tiling.descriptors and not more and not ragged and by_descriptors(q, k, v)

@@ -52,8 +52,9 @@ def forward_moves(case: Case, tiling: Tiling) -> Moves:
 def moves(case: Case, _pass: str) -> Moves:
     """What `fused` moves."""
     _, _, length, head_dim = case.shape
-    size = case.dtype.itemsize
-    return forward_moves(case, tiling_for(length, head_dim, size, capability(_CPU)))
+    size, windowed = case.dtype.itemsize, "window" in dict(case.options)
+    tiling = tiling_for(length, head_dim, size, capability(_CPU), windowed=windowed)
+    return forward_moves(case, tiling)
 
 
 def simple_moves(case: Case, _pass: str) -> Moves:
