@@ -240,11 +240,13 @@ def told(sources):
     return run
 
 
-def records(folder, times_us):
-    """Records of the page's products on one card, beside its ceilings."""
-    card = folder / "h100-sxm"
-    shutil.copytree(DATA_DIR / "h100-sxm", card, ignore=shutil.ignore_patterns("matmul.*"))
-    provenance = json.loads((card / "ceilings.json").read_text(encoding="utf-8"))
+def records(folder, times_us, gpu="h100-sxm"):
+    """Records of the page's products on a card, beside the ceilings of an H100."""
+    ceilings = folder / "h100-sxm"
+    shutil.copytree(DATA_DIR / "h100-sxm", ceilings, ignore=shutil.ignore_patterns("matmul.*"))
+    provenance = json.loads((ceilings / "ceilings.json").read_text(encoding="utf-8"))
+    if gpu != "h100-sxm":
+        provenance["card"] = provenance["card"] | {"name": "another card", "slug": gpu}
     rows = []
     for shape in SHAPES if times_us else ():
         m, k, n = map(int, shape.split("x"))
@@ -266,7 +268,7 @@ def records(folder, times_us):
             )
             rows.append(row)
     if rows:
-        write_suite(card / "matmul.csv", rows, provenance)
+        write_suite(folder / gpu / "matmul.csv", rows, provenance)
     return folder
 
 
@@ -291,3 +293,11 @@ def test_the_page_fills_itself_when_records_come(told, tmp_path):
     least = 2 * 4096**3 / peak * 1e6
     assert forward.splitlines()[2].endswith(f"| {least:,.0f} µs |")
     assert backward.splitlines()[2].endswith(f"| {2 * least:,.0f} µs |")
+
+
+def test_a_card_whose_ceilings_are_not_recorded_has_no_prediction(told, tmp_path):
+    found = told(records(tmp_path, {"torch": 50.0, "fused": 40.0}, gpu="h200"))
+    assert "another card" in found["dram"]
+    assert found["measured"].count("Its ceilings are not recorded") == 2
+    assert "predicted*" not in found["measured"]
+    assert "40 µs, 1.25" in found["measured"]
