@@ -5,7 +5,7 @@ What an operation is stands in `kernels.operation`, whose names can be imported 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from kernels.operation import (
@@ -82,13 +82,15 @@ class Operator:
 
     `tensors` are the dimensions of its tensor arguments by letters, `*` for all leading dimensions
     as one: "*N" for (..., N). Along `independent` each part is computed alone, so that its counts
-    extend.
+    extend. `moves` takes the operator's arguments by name and tells by a formula what it launches,
+    or None: for launches of more programs than anybody waits for.
     """
 
     name: str
     of: tuple[str, ...]
     tensors: Mapping[str, str]
     independent: str = ""
+    moves: Callable[..., Moves | None] | None = None
 
 
 def add_operator(operator: Operator) -> None:
@@ -134,11 +136,6 @@ def _fault(op: Op) -> str | None:
             return f"variant {variant.name!r} of {op.name!r} stands under {key!r}"
         if unknown := set(variant.passes) - set(PASSES):
             return f"passes {sorted(unknown)} of {op.name!r} {key!r} are unknown"
-        if "bwd" in variant.passes and variant.own_random:
-            return (
-                f"variant {key!r} of {op.name!r} draws its own random numbers: nothing can check "
-                f"its gradients, so it takes no pass 'bwd'"
-            )
         if variant.own_random and op.random is None:
             return f"variant {key!r} of {op.name!r} is random, and the operation has no `random`"
         if key.startswith("fused") and variant.counted in _BY_MOVES and not variant.moves:

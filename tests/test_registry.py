@@ -66,10 +66,6 @@ def test_registered_once_found_by_name_and_suite(empty_registry):
             r"differentiates \['w'\], which are no tensors",
         ),
         (
-            {"variants": {"a": Variant("a", torch.clone, passes=("bwd",), own_random=True)}},
-            "nothing can check its gradients",
-        ),
-        (
             {"variants": {"a": Variant("a", torch.clone, own_random=True)}},
             "the operation has no `random`",
         ),

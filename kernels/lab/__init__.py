@@ -28,6 +28,7 @@ _PLACES = {
     "generated_kernels": "profiling.generated_kernels",
     # figures and explorers
     "plots": "drawing.plots",
+    "tiles": "drawing.tiles",
     "warps": "drawing.warps",
     "rounds": "drawing.rounds:rounds",
     "waiting": "drawing.waiting",
@@ -40,6 +41,7 @@ _PLACES = {
     "themed": "drawing.style:themed",
     "RooflineExplorer": "drawing.explorers:RooflineExplorer",
     "SectorExplorer": "drawing.explorers:SectorExplorer",
+    "TilerExplorer": "drawing.explorers:TilerExplorer",
     "replay": "drawing.explorers.replay.widget:replay",
     # cards
     "CARDS": "cards.makers:CARDS",

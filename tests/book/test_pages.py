@@ -160,6 +160,31 @@ def test_the_roofline_explorer_answers_to_keys_and_mouse(browse: Browser, html: 
     assert_sound(report)
 
 
+def test_the_tiler_answers_to_keys(browse: Browser, html: Path) -> None:
+    spoken = ".fk-tiler .text"
+    group = ".fk-tiler label:has-text('in a group') input"
+    actions = [
+        ("wait", ".fk-tiler dl", ""),
+        ("read", spoken, "textContent"),
+        ("press", group, "ArrowRight"),
+        ("press", group, "ArrowRight"),
+        ("read", spoken, "textContent"),
+        ("press", ".fk-tiler label:has-text('Rows of x, M') input", "Home"),
+        ("read", spoken, "textContent"),
+        ("count", ".fk-tiler svg .first", ""),
+    ]
+    chapter = (html / "book/10_tiled_products.html").as_uri()
+    report = browse(url=chapter, theme="dark", widths=[390, 1280], actions=actions)
+    first, grouped, one_row, tiles = report["values"]
+    assert "8192×4096×12288 in tiles of 128×256" in first
+    assert "touches 3 blocks of rows of x and 48 of the weight" in first
+    assert "in groups of 4 rows" in grouped
+    assert "touches 4 blocks of rows of x and 33 of the weight" in grouped
+    assert one_row.startswith("1×4096×12288")
+    assert tiles == 48
+    assert_sound(report)
+
+
 def test_the_replay_answers_to_keys_and_mouse(browse: Browser, html: Path) -> None:
     requests = '.fk-replay input[aria-label="Request"]'
     spoken = ".fk-replay .text"

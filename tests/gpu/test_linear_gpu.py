@@ -3,11 +3,13 @@
 import pytest
 import torch
 
-from kernels.ops.products.configurations import SIMPLE, Tiling
+from kernels.ops.products.backward import grad_weight, grad_x
+from kernels.ops.products.configurations import FORWARD, SIMPLE, Tiling
 from kernels.ops.products.forward import forward
 from kernels.ops.products.linear import fused, fused_simple, linear
 from kernels.ops.products.peers import torch_linear
-from kernels.registry import DTYPES, get
+from kernels.ops.products.tuning import forward_to_try, gradients_to_try
+from kernels.registry import DTYPES, Case, get
 
 pytestmark = [
     pytest.mark.gpu,
@@ -109,10 +111,6 @@ def test_compiled_whole_with_inductor(fn):
 
 @pytest.mark.proves("kernels.ops.products.forward")
 def test_every_tiling_of_the_table_and_of_tune_is_right():
-    from kernels.ops.products.configurations import FORWARD
-    from kernels.ops.products.tuning import forward_to_try
-    from kernels.registry import Case
-
     card = torch.cuda.get_device_capability()
     case = Case((700, 520, 776), torch.bfloat16)
     given = OP.inputs(case.shape, case.dtype, "cuda", seed=8)
@@ -122,3 +120,23 @@ def test_every_tiling_of_the_table_and_of_tune_is_right():
     for tiling in tried:
         if card >= (9, 0) or not tiling.persistent:
             assert off(forward(**given, tiling=tiling), exact) < 2.0**-8, tiling.name
+
+
+@pytest.mark.proves("kernels.ops.products.backward")
+@pytest.mark.skipif(
+    torch.cuda.is_available() and torch.cuda.get_device_capability() < (9, 0),
+    reason="needs a GPU with descriptors",
+)
+def test_every_tiling_of_the_backward_that_tune_compares_is_right():
+    case = Case((700, 520, 776), torch.bfloat16)
+    given = OP.inputs(case.shape, case.dtype, "cuda", seed=8)
+    dy = torch.randn(700, 776, device="cuda").bfloat16()
+    wide = dy.double()
+    dx, dweight, dbias = wide @ given["weight"].double(), wide.T @ given["x"].double(), wide.sum(0)
+    for name, (of, tiling) in gradients_to_try(case).items():
+        if of == "x":
+            assert off(grad_x(dy, given["weight"], tiling), dx) < 2.0**-8, name
+        else:
+            one, sums = grad_weight(dy, given["x"], True, tiling)
+            assert off(one, dweight) < 2.0**-8, name
+            assert off(sums, dbias) < 2.0**-8, name

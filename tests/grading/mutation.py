@@ -59,7 +59,10 @@ def graded(path: Path) -> Iterator[Graded]:
 
 
 def _is_constant(node: ast.AST) -> bool:
-    return isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+    if not isinstance(node, ast.Assign):
+        return False
+    values = node.value.elts if isinstance(node.value, ast.List) else [node.value]
+    return all(isinstance(value, ast.Constant) for value in values)
 
 
 def _is_kernel(node: ast.AST) -> bool:

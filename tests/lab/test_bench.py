@@ -5,6 +5,7 @@ import math
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -28,7 +29,7 @@ from kernels.lab.profiling.ncu import CellProfile, ProfiledKernel
 from kernels.lab.records import provenance
 from kernels.lab.records.data import read_suite
 from kernels.paths import DATA_DIR, ROOT
-from kernels.registry import Cost, Op, Pass, Tolerance, Variant, cases, named
+from kernels.registry import Backward, Cost, Op, Pass, Random, Tolerance, Variant, cases, named
 from tests.lab.test_data import a_row
 from tests.lab.test_timing import Tape
 
@@ -354,6 +355,35 @@ def test_a_run_without_faults_ends_with_0_and_takes_what_the_profiler_found(
     assert [(r.bytes_dram_read, r.bytes_dram_write) for r in graph] == [(105, 11)] * 2
     assert all(r.bytes_dram_read is None for r in rows if r not in graph)
     assert len(record["profile"]["cells"]) == 2
+
+
+def _dropping(x, p, slope=2.0):
+    return torch.where(torch.rand(x.shape) >= p, slope * x / (1 - p), 0.0)
+
+
+def test_a_backward_with_random_numbers_of_its_own_is_judged_without_chance(
+    a_gpu, doubling, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(profile, "find_ncu", lambda: None)
+    rule = {"cost": doubling.forward.cost, "tolerance": doubling.forward.tolerance}
+    op = replace(
+        doubling,
+        inputs=lambda *given: {**_inputs(*given), "p": 0.5},
+        reference=lambda x, p, first_row=0: 2 * x if p == 0 else 0 * x,
+        variants=named(
+            Variant("torch", _dropping, ("fwd", "bwd"), own_random=True),
+            Variant("wrong", partial(_dropping, slope=3.0), ("fwd", "bwd"), own_random=True),
+        ),
+        backward=Backward(**rule, differentiates=("x",)),
+        random=Random(lambda x, p: (2 * x.double() / (1 - p), 0 * x.double())),
+    )
+    monkeypatch.setattr(registry, "_OPS", {op.name: op})
+    bench.run(bench.Options("pointwise", pass_="bwd", out=tmp_path, seconds=0.01))
+    rows, _ = read_suite(tmp_path / "a-card" / "pointwise.csv")
+    errors = {row.variant: row.error for row in rows}
+    assert errors["torch"] == 0
+    assert errors["wrong"] == pytest.approx(0.5)
+    assert "WRONG RESULT  doubling 8x4 fp32 bwd wrong gradient of x" in capsys.readouterr().err
 
 
 class Cut(BaseException):

@@ -61,7 +61,7 @@ def takes_leading_dimensions(op: Op) -> bool:
 
 def leading(tensor: Tensor, dims: str) -> Tensor:
     """A tensor of rows as one of batches of rows, the two leading dimensions swapped in memory."""
-    if dims[0] != "R" or tensor.shape[0] % 2:
+    if dims[0] not in "RM" or tensor.shape[0] % 2:
         return tensor
     split = tensor.view(2, -1, *tensor.shape[1:])
     return split.transpose(0, 1).contiguous().transpose(0, 1)

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from kernels import passes
-from kernels.lab.counting import op_ledger, traffic
+from kernels.lab.counting import aten, by_formula, op_ledger, our_operators, traffic
 from kernels.launch import assume_capability, interpreting, recording
 from kernels.ops.products import configurations, linear, moves
 from kernels.ops.products.backward import grad_weight, grad_x
@@ -326,7 +326,7 @@ def test_compiled_whole():
 def test_a_large_ledger_is_the_formulas(pass_, monkeypatch):
     case = Case((150, 64, 264), torch.bfloat16)
     whole = op_ledger.count_case(OP, "fused", case, pass_)
-    monkeypatch.setattr(op_ledger, "MOST_FLOPS", 0)
+    monkeypatch.setattr(by_formula, "MOST_FLOPS", 0)
     op_ledger.forget()
     told = op_ledger.count_case(OP, "fused", case, pass_)
     op_ledger.forget()
@@ -345,6 +345,27 @@ def test_the_suites_are_counted_by_formula():
             block_n = 256 if name == "fused" else 128
             assert ledger.steps[0].tensor("x").times_read == n / block_n
             assert ledger.steps[0].tensor("weight").times_read == m / 128
+
+
+@pytest.mark.parametrize("biased", [True, False])
+def test_a_layer_counts_its_products_by_their_launches_or_by_formula(biased, monkeypatch):
+    """Inside a model: the same either way, whatever leads."""
+    x = torch.empty(2, 75, 64, dtype=torch.bfloat16)
+    weight = torch.empty(264, 64, dtype=torch.bfloat16, requires_grad=True)
+    bias = torch.empty(264, dtype=torch.bfloat16, requires_grad=True) if biased else None
+
+    def both():
+        ways = aten.count_training(lambda x: fused(x * 2, weight, bias), x)
+        return [step for ledger in ways for step in ledger]
+
+    whole = both()
+    monkeypatch.setattr(our_operators, "MOST_REQUESTED", 0)
+    told = both()
+    assert [step.name for step in whole] == [step.name for step in told]
+    assert [step.kind for step in told].count("launch") == 2  # x gets no gradient
+    for one, other in zip(whole, told, strict=True):
+        seen, formula = ([t for t in s.tensors if t.unique] for s in (one, other))
+        assert [replace(t, tensor="") for t in seen] == [replace(t, tensor="") for t in formula]
 
 
 # ----------------------------------------------------------------------------------- refusals

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import astuple
 from typing import Any
 
 import torch
 
 import kernels.ops  # noqa: F401  (registers the operations)
 from kernels import passes
-from kernels.lab.counting import aten, traffic
+from kernels.lab.counting import aten, by_formula, traffic
 from kernels.lab.counting.by_rows import by_rows
 from kernels.lab.counting.by_sizes import by_sizes
-from kernels.lab.counting.ledger import Ledger, Step, TensorTraffic
+from kernels.lab.counting.ledger import Ledger
 from kernels.launch import recording
-from kernels.registry import Case, MovedStep, Op, Options, Shape, Variant, get
-
-MOST_FLOPS = 1 << 31  # of a pass that is run: some seconds of a product
+from kernels.registry import Case, Op, Options, Shape, get
 
 
 def count_op(
@@ -41,7 +38,7 @@ def count_case(op: Op, variant: str, case: Case, pass_: str = "fwd") -> Ledger:
     "polynomial" where there are several, or one that counts grow with the square of. Where the
     numbers don't lie on the curve, and along other dimensions, every program is run ("full"). A
     variant that tells by a formula what each launch moves is not run where that takes too long,
-    from `MOST_FLOPS` on ("formula").
+    from `by_formula.MOST_FLOPS` on ("formula").
     Variants made of PyTorch operators run on fake CUDA tensors ("aten"). Of a backward only the way
     back is counted. ValueError for a variant that is opaque (a compiled graph, a vendor's library),
     that no interpreter runs, that can't run here or takes no such case, and for a pass it lacks.
@@ -67,22 +64,6 @@ def count_case(op: Op, variant: str, case: Case, pass_: str = "fwd") -> Ledger:
     return _count(op.name, variant, case, pass_)
 
 
-def by_formula(variant: Variant, case: Case, pass_: str) -> Ledger | None:
-    """The ledger of a pass as the variant's formula has it; None if it doesn't tell of launches."""
-    if variant.moves is None:
-        return None
-    ways = ("fwd", "bwd") if pass_ == "train" else (pass_,)
-    steps = [variant.moves(case, way).steps for way in ways]
-    if not all(steps):
-        return None
-
-    def step(told: MovedStep) -> Step:
-        tensors = tuple(TensorTraffic(*astuple(moved)) for moved in told.tensors)
-        return Step(told.name, "launch", tensors, told.grid)
-
-    return Ledger(tuple(step(one) for way in steps for one in way), "formula")
-
-
 @functools.cache
 def _count(name: str, variant: str, case: Case, pass_: str) -> Ledger:
     op = get(name)
@@ -93,8 +74,8 @@ def _count(name: str, variant: str, case: Case, pass_: str) -> Ledger:
             return aten.count(chosen.fn, **fakes)
         return aten.count_backward(op, chosen.fn, fakes, pass_)
 
-    if op.pass_(pass_).cost(case).flops > MOST_FLOPS and chosen.moves is not None:
-        ledger = by_formula(chosen, case, pass_)
+    if op.pass_(pass_).cost(case).flops > by_formula.MOST_FLOPS:
+        ledger = by_formula.by_formula(chosen, case, pass_)
         if ledger is not None:
             return ledger
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from kernels.lab.counting import traffic
+from kernels.lab.counting.by_formula import MOST_REQUESTED, ledger_of
 from kernels.lab.counting.by_rows import by_rows
 from kernels.lab.counting.fake_cuda import without_modes
 from kernels.lab.counting.ledger import Ledger
@@ -21,11 +22,16 @@ OURS = "fusing_kernels"
 def count_ours(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ledger:
     """Count one of this package's operators by its launches, on random CPU tensors.
 
-    Along the dimensions that it names as independent a few parts are counted, and extended.
+    Along the dimensions that it names as independent a few parts are counted, and extended. One
+    that asks for many bytes by a formula of its own is not run.
     """
     known = operator(func._schema.name.split("::")[1])
     names = [argument.name for argument in func._schema.arguments]
     given = dict(zip(names, args, strict=False)) | kwargs
+    if known and known.moves:
+        told = known.moves(**given)
+        if told is not None and (told.requested or 0) > MOST_REQUESTED:
+            return ledger_of(told.steps)
     dims = known.tensors if known else {}
     letter = known.independent[:1] if known else ""
     whole = [n for n, d in dims.items() if letter in d and isinstance(given.get(n), torch.Tensor)]

@@ -146,7 +146,8 @@ class Bench:
     ) -> float | None:
         """Return the error of one call; a copy has none. NaN raises, a large error is told.
 
-        A backward's error is the largest of its gradients', each held against its own tolerance.
+        A backward's error is the largest of its gradients', each held against its own tolerance. If
+        the variant draws its own numbers, what is judged is another call, at probability 0.
         """
         if isinstance(call, passes.Backward):
             names = passes.differentiated(cell.op, inputs)
@@ -157,6 +158,13 @@ class Bench:
         torch.cuda.synchronize()
         if variant in COPIES:
             return None
+        random = cell.op.random
+        if isinstance(call, passes.Backward) and variant.own_random and random is not None:
+            correctness.finite(out)
+            inputs = random.without(inputs)
+            call = bind(cell, variant, inputs, self.seed)
+            out = correctness.poisoned(call, sizes, self.device)
+            torch.cuda.synchronize()
         if isinstance(call, passes.Backward):
             above = passes.upstream(call.outputs, self.seed)  # anew: a variant may write into them
             found = correctness.gradient_errors(cell.op, cell.case.shape, inputs, above, out)

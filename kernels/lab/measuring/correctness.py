@@ -176,6 +176,15 @@ def gradient_errors(
     return {name: distance.relative() for name, distance in told.items()}
 
 
+def finite(outputs: Iterable[torch.Tensor]) -> None:
+    """NotFiniteError if one of the outputs holds NaN or infinity."""
+    for number, one in enumerate(outputs, 1):
+        if not bool(one.isfinite().all()):
+            raise NotFiniteError(
+                f"output {number} holds NaN or infinity, or was not written everywhere"
+            )
+
+
 def _widened(value: Any) -> Any:
     real = isinstance(value, torch.Tensor) and value.is_floating_point()
     return value.double() if real else value

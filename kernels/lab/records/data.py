@@ -26,9 +26,9 @@ class Row:
     included). `error` is ‖out − ref‖ / ‖ref‖ against float64, the largest of several outputs, or of
     a backward's gradients. `count_method` says how the bytes were counted: `full` (every program
     interpreted), `linear` (a few rows or programs, extended linearly), `polynomial` (a few sizes,
-    extended along several), `formula` (by `Variant.moves`, of kernels that no interpreter runs) or
-    `aten` (PyTorch operators on fake tensors). `options` are the case's,
-    as `causal window=1024`.
+    extended along several), `formula` (by `Variant.moves`, of kernels that no interpreter runs and
+    where running all would take too long) or `aten` (PyTorch operators on fake tensors). `options`
+    are the case's, as `causal window=1024`.
     """
 
     op: str

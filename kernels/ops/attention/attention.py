@@ -17,9 +17,10 @@ from typing import Any
 
 import torch
 
+from kernels.launch.gluon import needs_hopper
 from kernels.ops.attention import peers
 from kernels.ops.attention.formula import Given, kept, seen, shared
-from kernels.ops.attention.moves import moves, simple_moves
+from kernels.ops.attention.moves import hopper_moves, moves, simple_moves, suits
 from kernels.ops.attention.operators import check, check_queries_keys_values, operator
 from kernels.ops.attention.simple import simple_forward
 from kernels.ops.attention.tuning import candidates
@@ -68,8 +69,12 @@ def reference(
     mask = seen(given)
     if mask is not None:
         s = s.masked_fill(~mask, -torch.inf)
-    lse = torch.logsumexp(s, -1, keepdim=True)
-    p = torch.exp(s - lse.masked_fill(lse == -torch.inf, 0.0))
+    largest = s.detach().amax(-1, keepdim=True) if s.shape[-1] else s.new_zeros(*s.shape[:-1], 1)
+    e = torch.exp(s - largest.masked_fill(largest == -torch.inf, 0.0))
+    total = e.sum(-1, keepdim=True)
+    nothing = total == 0  # no key is seen: p is 0 there, lse −inf
+    total = total.masked_fill(nothing, 1.0)
+    p, lse = e / total, (largest + torch.log(total)).masked_fill(nothing, -torch.inf)
     stays = kept(given)
     if stays is not None:
         p = p * stays * drop_scale(given.dropout_p)
@@ -94,14 +99,14 @@ def attention(
 ) -> Any:
     """softmax(scale · q · kᵀ + bias) · v, in one launch that writes no scores.
 
-    q: (B, H, Sq, D); k, v: (B, Hk, Sk, D); Hk divides H, and consecutive heads of q share one of k
-    and v. fp16, bf16 or fp32, one dtype, D from 1 to 256, any strides: a last dimension with gaps is
-    copied first. scale: a number above 0, 1/√D if None.
+    q: (B, H, Sq, D); k, v: (B, Hk, Sk, D); Hk divides H, and neighbouring heads of q share one of k
+    and v. fp16, bf16 or fp32, one dtype, D from 1 to 256, any strides: where the last dimension has
+    gaps a tensor is copied first. scale: a number above 0, 1/√D if None.
 
-    causal: query i sees key j where j ≤ i + Sk − Sq, so that the last query sees the last key.
-    window: of those, the last so many keys; not causal, the keys less than so many away. bias: added
-    to the scaled scores, (B, H, Sq, Sk) with any of its sizes 1, in fp16, bf16 or fp32, −inf where
-    a key isn't seen; or bool, True where it is. key_padding_mask: bool (B, Sk), True where a key is
+    causal: query i sees key j where j ≤ i + Sk − Sq: the last query sees the last key. window: of
+    those, the last so many keys; not causal, the keys less than so many away. bias: added to the
+    scaled scores, (B, H, Sq, Sk) with any of its sizes 1, in fp16, bf16 or fp32, −inf where a key
+    isn't seen; or bool, True where it is. key_padding_mask: bool (B, Sk), True where a key is
     padding, as in `torch.nn.MultiheadAttention`. q_lengths, k_lengths: int32 or int64 (B,), how
     many queries and keys of each sequence there are; what stands behind them is not read, and a
     causal mask is aligned at the last of them. A query that sees no key, or is behind its length,
@@ -119,26 +124,36 @@ def attention(
     forward-mode differentiation PyTorch's operators compute everything. ValueError or TypeError
     names the argument, what it got and what it takes.
     """
-    if scale is None:
-        check_queries_keys_values(q, k, v)
-        scale = q.shape[-1] ** -0.5
-    result = operator(
+    given = Given(
         *(q, k, v, bias, key_padding_mask, q_lengths, k_lengths, seed_offset),
-        *(causal, False, window, scale, dropout_p, return_lse),
+        *(causal, False, window, 1.0 if scale is None else scale, dropout_p, return_lse, True),
     )
-    return (result[0], result[1]) if return_lse else result[0]
+    return _called(given, scale)
+
+
+def _called(given: Given, scale: float | None) -> Any:
+    if scale is None:
+        check_queries_keys_values(*given[:3])
+        given = given._replace(scale=given.q.shape[-1] ** -0.5)
+    result = operator(*given)
+    return (result[0], result[1]) if given.want_lse else result[0]
+
+
+def fused(q: Tensor, k: Tensor, v: Tensor, causal: bool = False, window: int | None = None) -> Any:
+    """The fastest in Triton, on any card; arguments as of `attention`."""
+    return _called(Given(q, k, v, causal=causal, window=window), None)
 
 
 def fused_simple(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
     """The kernel of the page: one length for q, k and v, D of 16, 32, 64 or 128."""
     scale = q.shape[-1] ** -0.5
     check(q, k, v, None, None, None, None, None, causal, False, None, scale, 0.0, False)
+    refuse_gradients("attention", q, k, v, instead="kernels.ops.attention.attention")
     if q.shape != k.shape or q.shape[-1] not in SIMPLE_DIMS:
         raise ValueError(
             f"q has the shape {tuple(q.shape)} and k {tuple(k.shape)}; this kernel takes one shape "
             f"for both, the head dimension one of {SIMPLE_DIMS}"
         )
-    refuse_gradients("attention", q, k, v, instead="kernels.ops.attention.attention")
     return simple_forward(q, k, v, causal, scale)
 
 
@@ -219,7 +234,15 @@ OP = register(
                 moves=simple_moves,
                 fits=_simple_takes,
             ),
-            Variant("fused", attention, counted="triton", moves=moves),
+            Variant("fused", fused, counted="triton", moves=moves),
+            Variant(
+                "fused_hopper",
+                attention,
+                counted="formula",
+                moves=hopper_moves,
+                unavailable=needs_hopper,
+                fits=suits,
+            ),
             *(
                 Variant(name, fn, counted="aten", unavailable=unavailable, fits=fits)
                 for name, fn, unavailable, fits in (
@@ -235,7 +258,7 @@ OP = register(
         beyond=((1, 3, 100, 80), (2, 2, 1, 128), (1, 2, 33, 64)),
         small=(
             *((1, 2, 32, 16), (2, 1, 37, 16), (1, 1, 70, 64), (3, 2, 1, 32), (1, 1, 20, 128)),
-            *((1, 1, 300, 16), (0, 2, 16, 16)),
+            *((1, 1, 150, 16), (0, 2, 16, 16)),
         ),
         options=((), CAUSAL),
         forward=Pass(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 import triton
@@ -47,9 +48,9 @@ Table = Mapping[tuple[int, int], Mapping[int, Tiling]]
 # tiles there are small so that nothing spills, and attention is slow whatever they are.
 FORWARD: Table = {
     (7, 5): {
-        32: Tiling(64, 32, num_warps=8, num_stages=1),
-        128: Tiling(64, 32, num_warps=8, num_stages=1),
-        256: Tiling(32, 32, num_warps=8, num_stages=1),
+        64: Tiling(64, 32, num_warps=8, num_stages=1),
+        128: Tiling(32, 32, num_warps=8, num_stages=1),
+        256: Tiling(16, 32, num_warps=8, num_stages=1),
     },
     (8, 0): {
         64: Tiling(128, 64, num_warps=4, num_stages=3),
@@ -75,8 +76,8 @@ FORWARD: Table = {
 # fp32, to learn by, goes by plain multiply-adds: tf32 keeps 10 bits of an operand.
 SINGLE: Table = {
     (7, 5): {
-        64: Tiling(32, 32, num_warps=8, num_stages=1),
-        256: Tiling(32, 16, num_warps=8, num_stages=1),
+        64: Tiling(32, 32, num_warps=4, num_stages=1),
+        256: Tiling(16, 16, num_warps=8, num_stages=1),
     }
 }
 # What draws random numbers or loads a bias keeps a tile of them in registers beside the scores.
@@ -94,15 +95,27 @@ WITH_MORE: Table = {
 # The kernel of the page, on every card.
 SIMPLE: Table = {
     (7, 5): FORWARD[7, 5],
-    (8, 0): FORWARD[8, 0],
-    (8, 6): FORWARD[8, 6],
-    (9, 0): FORWARD[9, 0],
-    (12, 0): FORWARD[12, 0],
+    (8, 0): {
+        64: Tiling(128, 64, num_warps=8, num_stages=3),
+        128: Tiling(128, 64, num_warps=8, num_stages=3),
+    },
+    (8, 6): {
+        64: Tiling(128, 64, num_warps=8, num_stages=3),
+        128: Tiling(128, 32, num_warps=8, num_stages=2),
+    },
+    (9, 0): {
+        64: Tiling(128, 64, num_warps=4, num_stages=3),
+        128: Tiling(128, 64, num_warps=8, num_stages=3),
+    },
+    (12, 0): {
+        64: Tiling(128, 64, num_warps=8, num_stages=3),
+        128: Tiling(128, 32, num_warps=8, num_stages=2),
+    },
 }
 
 
 def held_dim(head_dim: int) -> int:
-    """The head dimension as a kernel holds it: a power of two, 16 at least, which `tl.dot` takes."""
+    """The head dimension as a kernel holds it: a power of two, at least the 16 of a dot."""
     return max(16, triton.next_power_of_2(head_dim))
 
 
@@ -139,4 +152,52 @@ def by_descriptors(*tensors: torch.Tensor) -> bool:
         and all(stride > 0 for stride in one.stride()[:-1])
         and one.data_ptr() % VECTOR_BYTES == 0
         for one in tensors
+    )
+
+
+# ---------------------------------------------------------------------------- written for Hopper
+
+HOPPER_GROUP_ROWS = 64  # queries of a group of four warps
+
+
+class HopperTiling(NamedTuple):
+    """How the kernel written for Hopper runs: groups of four warps, keys a tile, stages.
+
+    `registers` are a thread's of a group, `of_producer` those of the warp that loads.
+    """
+
+    groups: int
+    block_keys: int
+    stages: int
+    registers: int
+    of_producer: int
+
+    @property
+    def rows(self) -> int:
+        """Queries of a program's tile."""
+        return self.groups * HOPPER_GROUP_ROWS
+
+
+# By head dimension. H100, 16 heads, 16k tokens in all, bf16: for 128 three stages lost, and 232
+# registers; for 64 two groups did.
+HOPPER = {128: HopperTiling(2, 128, 2, 240, 24), 64: HopperTiling(3, 128, 2, 160, 32)}
+_MOST_HEADS, _MOST_TILES = 1 << 15, 1 << 16  # of an entry of its table of work, in 32 bits
+
+
+def suits_hopper(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, capability: tuple[int, int]
+) -> bool:
+    """Whether the kernel written for Hopper takes such tensors: where not, `fused` stands in.
+
+    It runs on capability 9.0, in 16 bits, for head dimensions 64 and 128, where the copy engine
+    takes all three tensors. Masks other than causal and the lengths of keys, a bias and dropout are
+    not its own (`forward.forward`).
+    """
+    return (
+        capability == (9, 0)
+        and q.element_size() == 2
+        and q.shape[-1] in HOPPER
+        and q.shape[0] * q.shape[1] < _MOST_HEADS
+        and q.shape[2] < _MOST_TILES * HOPPER_GROUP_ROWS
+        and by_descriptors(q, k, v)
     )

@@ -6,8 +6,8 @@
     dv = dropout(p)ᵀ · do,   dp = dropout(do · vᵀ),   ds = p · (dp − Σ dp · p + dlse)
     dq = scale · ds · k,   dk = scale · dsᵀ · q,   dbias = ds
 
-A row that sees no key has p = 0 and lse = −inf. The sums of dbias, and of dk and dv over the queries
-that share a key's head, are over what was broadcast.
+A row that sees no key has p = 0 and lse = −inf. What was broadcast has the sum of its gradients: a
+bias, and keys and values whose head several of the queries' share.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 import torch
 
-from kernels.philox import kept_elements, scale as drop_scale, threshold
+from kernels.philox import kept_elements, threshold
+from kernels.philox import scale as drop_scale
 
 Tensor = torch.Tensor
 
@@ -38,6 +39,7 @@ class Given(NamedTuple):
     scale: float = 1.0
     dropout_p: float = 0.0
     want_lse: bool = False
+    by_hand: bool = False  # by the kernel written for Hopper, where it takes the call
 
 
 def seen(given: Given) -> Tensor | None:

@@ -8,10 +8,12 @@ import torch
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.launch import capability
+from kernels.launch.gluon import may_take_gluon
 from kernels.ops.attention.configurations import (
     Tiling,
     by_descriptors,
     held_dim,
+    suits_hopper,
     tiling_for,
 )
 from kernels.ops.attention.forward_kernels import attention_forward
@@ -54,12 +56,14 @@ def forward(
     scale: float = 1.0,
     dropout_p: float = 0.0,
     want_lse: bool = False,
+    by_hand: bool = False,
     tiling: Tiling | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Launch attention; return the output (B, H, Sq, D) and log-sum-exp (B, H, Sq), or None.
 
     Arguments as of `attention`, unchecked; `top_left` aligns a causal mask at the first query and
-    key. The tiling is the card's if None.
+    key. `by_hand` takes the kernel written for Hopper where it can. The tiling is the card's if
+    None.
     """
     q, k, v = side_by_side(q), side_by_side(k), side_by_side(v)
     out = output_like(q)
@@ -71,8 +75,15 @@ def forward(
         return out, lse
     drops = threshold(dropout_p) > 0
     more = drops or bias is not None or key_padding_mask is not None
+    plain = not more and q_lengths is None and window is None
+    plain = plain and not (causal and top_left and n_queries != n_keys)
+    card = capability(q.device)
+    if by_hand and plain and may_take_gluon(q) and suits_hopper(q, k, v, card):
+        from kernels.ops.attention import hopper  # which imports Gluon
+
+        hopper.launch(q, k, v, out, lse, scale=scale, causal=causal, lengths=k_lengths)
+        return out, lse
     if tiling is None:
-        card = capability(q.device)
         tiling = tiling_for(n_queries, head_dim, q.element_size(), card, more=more)
     dim = held_dim(head_dim)
     ragged = q_lengths is not None or k_lengths is not None
@@ -84,7 +95,7 @@ def forward(
             _described(k, tiling.block_n, dim),
             _described(v, tiling.block_n, dim),
         )
-    bias_strides = (0, 0, 0, 0)
+    bias_strides: tuple[int, ...] = (0, 0, 0, 0)
     if bias is not None:
         bias = bias.expand(n_batch, n_heads, n_queries, n_keys)
         bias_strides = bias.stride()
@@ -111,7 +122,7 @@ def forward(
             n_tiles,
             n_queries,
             n_keys,
-            window or 0,
+            min(window or 0, n_queries + n_keys),
             threshold(dropout_p),
             drop_scale(dropout_p),
             CAUSAL=causal,

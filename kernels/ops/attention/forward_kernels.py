@@ -79,7 +79,8 @@ def over_keys(
         if MASKED or padding_ptr is not None:
             there = keys < n_keys
             if padding_ptr is not None:
-                padding = tl.load(padding_ptr + keys * padding_stride, mask=there, other=1)
+                places = padding_ptr + keys.to(tl.int64) * padding_stride
+                padding = tl.load(places, mask=there, other=1)
                 there = there & (padding == 0)
             keep = there[:, None]
             if D != BLOCK_D:
@@ -95,9 +96,10 @@ def over_keys(
                       DESCRIPTORS)  # fmt: skip
         scores = tl.dot(q, k.T, input_precision="ieee")
         if bias_ptr is not None:
-            places = bias_ptr + rows[:, None] * bias_row_stride + keys[None, :] * bias_col_stride
-            bias = tl.load(places, mask=(rows < n_queries)[:, None] & (keys < n_keys)[None, :],
-                           other=0)  # fmt: skip
+            places = bias_ptr + rows.to(tl.int64)[:, None] * bias_row_stride
+            places += keys.to(tl.int64)[None, :] * bias_col_stride
+            inside = (rows < n_queries)[:, None] & (keys < n_keys)[None, :]
+            bias = tl.load(places, mask=inside, other=0)
             if bias_ptr.dtype.element_ty == tl.int1:
                 scores = tl.where(bias, scores * scale, -float("inf"))
             else:
@@ -258,17 +260,20 @@ def attention_forward(
     sizes = (n_q, n_k, tl.cdiv(n_keys, 8) * 8, shift, window, scale * LOG2E, drop_below)
     if WINDOWED:
         state = over_keys(
-            state, q, k_head, v_head, bias_head, padding, seed_offset_ptr, strides, at, sizes,
-            begin, tl.minimum(whole, end), True, CAUSAL, WINDOWED, DROPS, D, BLOCK_M, BLOCK_N, BLOCK_D, DESCRIPTORS, False,
+            state, q, k_head, v_head, bias_head, padding, seed_offset_ptr, strides, at,
+            sizes, begin, tl.minimum(whole, end), True, CAUSAL, WINDOWED, DROPS,
+            D, BLOCK_M, BLOCK_N, BLOCK_D, DESCRIPTORS, False,
         )  # fmt: skip
     state = over_keys(
-        state, q, k_head, v_head, bias_head, padding, seed_offset_ptr, strides, at, sizes,
-        whole, whole_end, False, CAUSAL, WINDOWED, DROPS, D, BLOCK_M, BLOCK_N, BLOCK_D, DESCRIPTORS, SPECIALIZE,
+        state, q, k_head, v_head, bias_head, padding, seed_offset_ptr, strides, at,
+        sizes, whole, whole_end, False, CAUSAL, WINDOWED, DROPS,
+        D, BLOCK_M, BLOCK_N, BLOCK_D, DESCRIPTORS, SPECIALIZE,
     )  # fmt: skip
     if CAUSAL or WINDOWED or RAGGED:
         state = over_keys(
-            state, q, k_head, v_head, bias_head, padding, seed_offset_ptr, strides, at, sizes,
-            tl.maximum(whole, whole_end), end, True, CAUSAL, WINDOWED, DROPS, D, BLOCK_M, BLOCK_N, BLOCK_D, DESCRIPTORS, False,
+            state, q, k_head, v_head, bias_head, padding, seed_offset_ptr, strides, at,
+            sizes, tl.maximum(whole, whole_end), end, True, CAUSAL, WINDOWED, DROPS,
+            D, BLOCK_M, BLOCK_N, BLOCK_D, DESCRIPTORS, False,
         )  # fmt: skip
     largest, total, acc = state
 

@@ -1,7 +1,7 @@
-"""Attention forward by the kernel written for Hopper, its table of work, and where it steps aside.
+"""The launch of attention forward by the kernel written for Hopper, and its table of work.
 
-The kernel stands in `hopper_kernels.py`. No interpreter runs it; `requested` says by a formula what
-it asks for, which Nsight Compute confirms on a card (tests/gpu/test_hopper_attention_gpu.py).
+The kernel stands in `hopper_kernels.py`. No interpreter runs it; `moves.hopper_moves` says by a
+formula what it moves, `configurations.suits_hopper` where it stands.
 """
 
 from __future__ import annotations
@@ -9,83 +9,21 @@ from __future__ import annotations
 import functools
 import heapq
 import math
-from typing import NamedTuple
 
 import torch
 from triton.experimental.gluon import language as ttgl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from kernels.hardware import VECTOR_BYTES
 from kernels.launch import lasting, multiprocessors
-from kernels.ops.attention.hopper_kernels import GROUP_ROWS, hopper_attention
+from kernels.ops.attention.configurations import HOPPER, HOPPER_GROUP_ROWS
+from kernels.ops.attention.hopper_kernels import hopper_attention
+from kernels.ops.attention.moves import blocks_met
 from kernels.ops.shared.operators import device_guard
 
 Tensor = torch.Tensor
 
-CAPABILITY = (9, 0)
 _TYPES = {torch.bfloat16: ttgl.bfloat16, torch.float16: ttgl.float16}
-_MOST_HEADS, _MOST_TILES = 1 << 15, 1 << 16  # of a table's entry, in 32 bits
 _L2_SHARE = 34 << 20  # bytes of k and v of the heads that run together: fits the L2 of an H100
-
-
-class Config(NamedTuple):
-    """Groups of four warps, keys a tile, stages, registers a thread of a group and of the producer.
-
-    H100, 16 heads, 16k tokens in all, bf16: for D = 128 three stages, and 232 registers, lost; for
-    D = 64 two groups did.
-    """
-
-    groups: int
-    block_keys: int
-    stages: int
-    registers: int
-    of_producer: int
-
-    @property
-    def rows(self) -> int:
-        """Queries of a program's tile."""
-        return self.groups * int(GROUP_ROWS.value)
-
-
-CONFIGS = {128: Config(2, 128, 2, 240, 24), 64: Config(3, 128, 2, 160, 32)}
-
-
-def suits(q: Tensor, k: Tensor, v: Tensor, scale: float, capability: tuple[int, int]) -> bool:
-    """Whether the kernel takes such tensors: the one rule by which it steps aside, beside options.
-
-    It runs on capability 9.0, in 16 bits, for head dimensions 64 and 128, where the copy engine
-    takes all three tensors (every stride but the last a multiple of 16 bytes) and the scale is
-    above 0, so that the largest score is the largest product.
-    """
-    return (
-        capability == CAPABILITY
-        and q.dtype in _TYPES
-        and q.shape[-1] in CONFIGS
-        and 0 < scale < math.inf
-        and q.shape[0] * q.shape[1] < _MOST_HEADS
-        and q.shape[2] < _MOST_TILES * GROUP_ROWS.value
-        and all(map(_by_copy_engine, (q, k, v)))
-    )
-
-
-def _by_copy_engine(x: Tensor) -> bool:
-    size = x.element_size()
-    strides = [stride for stride, n in zip(x.stride(), x.shape, strict=True) if n > 1]
-    return (
-        x.stride(-1) == 1
-        and x.numel() > 0
-        and all(0 < stride * size < 1 << 40 for stride in strides)
-        and all(stride * size % VECTOR_BYTES == 0 for stride in x.stride()[:-1])
-        and (x.data_ptr() | int(x.storage_offset()) * size) % VECTOR_BYTES == 0
-    )
-
-
-def n_blocks(
-    first_row: int, rows: int, n_queries: int, n_keys: int, block: int, causal: bool
-) -> int:
-    """How many tiles of keys a tile of queries meets: one at least, where it sees none."""
-    seen = min(n_keys, first_row + rows + n_keys - n_queries) if causal else n_keys
-    return max(1, -(-seen // block))
 
 
 def _order(heads: int, costs: list[int], together: int, causal: bool) -> list[tuple[int, int]]:
@@ -118,10 +56,10 @@ def schedule(
     more; causal heads go in sections whose keys and values the L2 holds. Handing them out in turn
     cost 15 to 28 % on an H100.
     """
-    config = CONFIGS[d]
+    config = HOPPER[d]
     tiles = range(-(-n_queries // config.rows))
     costs = [
-        n_blocks(t * config.rows, config.rows, n_queries, n_keys, config.block_keys, causal)
+        blocks_met(t * config.rows, n_queries, n_keys, config.rows, config.block_keys, causal)
         for t in tiles
     ]
     together = heads
@@ -151,7 +89,7 @@ def launch(
     k: Tensor,
     v: Tensor,
     out: Tensor,
-    lse: Tensor,
+    lse: Tensor | None,
     *,
     scale: float,
     causal: bool,
@@ -159,22 +97,23 @@ def launch(
 ) -> None:
     """Write the attention of q (B, H, Sq, D) over k and v (B, Hk, Sk, D) into out and lse.
 
-    out (B, H, Sq, D) and k, v, q are as `suits` asks; lse (B, H, Sq) is fp32 and contiguous: the
-    natural logarithm of Σ exp. `lengths` (B,) int32 says how many keys of each batch there are. A
-    row that sees no key gives zeros, and an lse of −inf.
+    q, k, v are as `suits_hopper` asks, and out (B, H, Sq, D) too; lse (B, H, Sq) is fp32 and
+    contiguous, the natural logarithm of Σ exp, or None. `lengths` (B,) says how many keys of each
+    batch there are; a causal mask is aligned at the last of them. A row that sees no key gives
+    zeros, and an lse of −inf. `scale` is above 0, so that the largest score is the largest product.
     """
     (b, h, n_queries, d), (_, hk, n_keys, _) = q.shape, k.shape
-    config = CONFIGS[d]
+    config = HOPPER[d]
     tiles = b * h * -(-n_queries // config.rows)
     programs = min(multiprocessors(q.device), tiles)
     table = schedule(b * h, n_queries, n_keys, d, causal, programs, q.device)
     with device_guard(q):
         hopper_attention[(programs,)](
-            _described(q, GROUP_ROWS.value),
+            _described(q, HOPPER_GROUP_ROWS),
             _described(k, config.block_keys),
             _described(v, config.block_keys),
-            _described(out, GROUP_ROWS.value),
-            lse,
+            _described(out, HOPPER_GROUP_ROWS),
+            out if lse is None else lse,
             table if lengths is None else lengths,
             n_keys - n_queries if causal else n_keys,
             n_queries,
@@ -190,25 +129,9 @@ def launch(
             STAGES=config.stages,
             MASK=causal or lengths is not None or n_keys % config.block_keys != 0,
             HAS_LENGTHS=lengths is not None,
+            HAS_LSE=lse is not None,
             REGISTERS=config.registers,
             OF_PRODUCER=config.of_producer,
             num_warps=4,
             maxnreg=65536 // ((config.groups + 1) * 128) // 8 * 8,
         )
-
-
-def requested(
-    b: int, h: int, n_queries: int, n_keys: int, d: int, itemsize: int, causal: bool
-) -> tuple[int, int]:
-    """Bytes of q, k and v that it reads, and of o and lse that it writes; the table apart.
-
-    Each tile of queries reads k and v of the tiles that it meets, up to the last key there is.
-    """
-    config = CONFIGS[d]
-    keys = 0
-    for first in range(0, n_queries, config.rows):
-        met = n_blocks(first, config.rows, n_queries, n_keys, config.block_keys, causal)
-        keys += min(met * config.block_keys, n_keys)
-    heads = b * h
-    read = heads * d * itemsize * (n_queries + 2 * keys)
-    return read, heads * n_queries * (d * itemsize + 4)

@@ -35,9 +35,10 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from kernels.ops.attention.configurations import HOPPER_GROUP_ROWS
 from kernels.ops.shared.gluon import FREE_BARRIER, meet, named_barrier
 
-GROUP_ROWS = ttgl.constexpr(64)  # queries of a group of four warps
+GROUP_ROWS = ttgl.constexpr(HOPPER_GROUP_ROWS)
 LN2 = ttgl.constexpr(math.log(2.0))
 # What a masked score becomes: finite, so that a row of nothing else gives no NaN, and a power of
 # two, so that the fused multiply-add of the exponent gives exactly 0 there and never overflows. The
@@ -50,14 +51,16 @@ SIZES = ["shift", "n_queries", "n_keys", "n_heads", "heads_a_key", "table_width"
 def keys_seen(
     lengths_ptr, b, end, shift, n_keys, HAS_LENGTHS: ttgl.constexpr, MASK: ttgl.constexpr
 ):  # fmt: skip
-    # How many keys batch b has, and how many of them the queries before `end` may see.
+    # How many keys batch b has; how far query i sees, key i + shift, with its keys at the end; and
+    # how many keys the queries before `end` may see.
     length = n_keys
     if HAS_LENGTHS:
-        length = ttgl.minimum(ttgl.load(lengths_ptr + b), n_keys)
+        length = ttgl.minimum(ttgl.load(lengths_ptr + b).to(ttgl.int32), n_keys)
+        shift += length - n_keys
     seen = length
     if MASK:
         seen = ttgl.maximum(ttgl.minimum(length, end + shift), 0)
-    return length, seen
+    return length, shift, seen
 
 
 @gluon.jit
@@ -78,7 +81,7 @@ def produce(
         hk = h // heads_a_key
         first_row = tile * GROUP_ROWS * GROUPS
         end = first_row + GROUP_ROWS * GROUPS
-        _, seen = keys_seen(lengths_ptr, b, end, shift, n_keys, HAS_LENGTHS, MASK)
+        _, _, seen = keys_seen(lengths_ptr, b, end, shift, n_keys, HAS_LENGTHS, MASK)
         for group in ttgl.static_range(GROUPS):
             mbarrier.wait(q_empty.index(group), (i & 1) ^ 1)
             mbarrier.expect(q_full.index(group), GROUP_ROWS * D * 2)
@@ -174,6 +177,7 @@ def consume(
     k_full, k_empty, v_full, v_empty, lengths_ptr, shift, n_queries, n_keys, n_heads, table_ptr,
     table_width, scale, GROUPS: ttgl.constexpr, BLOCK_KEYS: ttgl.constexpr, D: ttgl.constexpr,
     STAGES: ttgl.constexpr, MASK: ttgl.constexpr, HAS_LENGTHS: ttgl.constexpr,
+    HAS_LSE: ttgl.constexpr,
 ):  # fmt: skip
     dtype: ttgl.constexpr = o_desc.dtype
     of_scores: ttgl.constexpr = ttgl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_KEYS, 16])
@@ -194,7 +198,9 @@ def consume(
         row = first_row + WHICH * GROUP_ROWS
         b, h = head // n_heads, head % n_heads
         end = first_row + GROUP_ROWS * GROUPS
-        length, seen = keys_seen(lengths_ptr, b, end, shift, n_keys, HAS_LENGTHS, MASK)
+        length, reach, seen = keys_seen(
+            lengths_ptr, b, end, shift, n_keys, HAS_LENGTHS, MASK
+        )  # fmt: skip
         n_blocks = ttgl.maximum(ttgl.cdiv(seen, BLOCK_KEYS), 1)
         # The last tile of keys first: there are no sums to be asked for beside its scores yet.
         stage, parity = step % STAGES, step // STAGES & 1
@@ -207,7 +213,7 @@ def consume(
         mbarrier.arrive(k_empty.index(stage), count=1)
         if MASK:
             col = (n_blocks - 1) * BLOCK_KEYS
-            scores = masked(scores, row, col, length, shift, BLOCK_KEYS)
+            scores = masked(scores, row, col, length, reach, BLOCK_KEYS)
         largest = largest_of_rows(scores)
         weights = ttgl.exp2(scores * scale - ttgl.expand_dims(largest * scale, 1))
         sums = sums_of_lanes(weights)
@@ -217,11 +223,11 @@ def consume(
         rest = n_blocks - 1
         if MASK:
             # Tiles before this one lie below the diagonal, and within the length, as a whole.
-            below = ttgl.maximum(ttgl.minimum(row + 1 + shift, length), 0) // BLOCK_KEYS
+            below = ttgl.maximum(ttgl.minimum(row + 1 + reach, length), 0) // BLOCK_KEYS
             for j in range(n_blocks - 2, below - 1, -1):
                 weights, out, largest, sums = step_of(
                     q, k_stages, v_stages, k_full, k_empty, v_full, v_empty, step, weights, out,
-                    largest, sums, row, j * BLOCK_KEYS, length, shift, scale, WHICH, GROUPS,
+                    largest, sums, row, j * BLOCK_KEYS, length, reach, scale, WHICH, GROUPS,
                     BLOCK_KEYS, D, STAGES, True, of_scores, operand, of_out,
                 )  # fmt: skip
                 step += 1
@@ -229,7 +235,7 @@ def consume(
         for _ in range(rest):
             weights, out, largest, sums = step_of(
                 q, k_stages, v_stages, k_full, k_empty, v_full, v_empty, step, weights, out,
-                largest, sums, row, 0, length, shift, scale, WHICH, GROUPS, BLOCK_KEYS, D, STAGES,
+                largest, sums, row, 0, length, reach, scale, WHICH, GROUPS, BLOCK_KEYS, D, STAGES,
                 False, of_scores, operand, of_out,
             )  # fmt: skip
             step += 1
@@ -239,12 +245,9 @@ def consume(
         v = v_stages.index(before).reshape([BLOCK_KEYS, D])
         out = warpgroup_mma(weights, v, out, is_async=True)
         total = ttgl.convert_layout(ttgl.sum(sums, 1), of_rows)
-        lse = largest * (scale * LN2) + ttgl.log(total)
         inverse = 1.0 / total
-        if MASK:  # a row that sees no key: zeros, and the logarithm of 0
-            nothing = largest == MASKED
-            inverse = ttgl.where(nothing, 0.0, inverse)
-            lse = ttgl.where(nothing, -float("inf"), lse)
+        if MASK:  # a row that sees no key gives zeros, and the logarithm of 0
+            inverse = ttgl.where(largest == MASKED, 0.0, inverse)
         inverse = ttgl.convert_layout(inverse, ttgl.SliceLayout(1, of_out))
         out, weights = warpgroup_mma_wait(0, deps=[out, weights])
         mbarrier.arrive(v_empty.index(before), count=1)
@@ -255,9 +258,13 @@ def consume(
         fence_async_shared()  # the copy engine reads what the warps stored
         meet()
         tma.async_copy_shared_to_global(o_desc, [b, h, row, 0], o_tiles.index(WHICH))
-        rows = row + ttgl.arange(0, GROUP_ROWS, layout=of_rows)
-        of_head = lse_ptr + head.to(ttgl.int64) * n_queries
-        ttgl.store(of_head + rows, lse, mask=rows < n_queries)
+        if HAS_LSE:
+            lse = largest * (scale * LN2) + ttgl.log(total)
+            if MASK:
+                lse = ttgl.where(largest == MASKED, -float("inf"), lse)
+            rows = row + ttgl.arange(0, GROUP_ROWS, layout=of_rows)
+            of_head = lse_ptr + head.to(ttgl.int64) * n_queries
+            ttgl.store(of_head + rows, lse, mask=rows < n_queries)
     tma.store_wait(0)
 
 
@@ -266,7 +273,7 @@ def hopper_attention(
     q_desc, k_desc, v_desc, o_desc, lse_ptr, lengths_ptr, shift, n_queries, n_keys, n_heads,
     heads_a_key, table_ptr, table_width, scale, GROUPS: ttgl.constexpr, BLOCK_KEYS: ttgl.constexpr,
     D: ttgl.constexpr, STAGES: ttgl.constexpr, MASK: ttgl.constexpr, HAS_LENGTHS: ttgl.constexpr,
-    REGISTERS: ttgl.constexpr, OF_PRODUCER: ttgl.constexpr,
+    HAS_LSE: ttgl.constexpr, REGISTERS: ttgl.constexpr, OF_PRODUCER: ttgl.constexpr,
 ):  # fmt: skip
     # A program an SM, which takes the tiles of queries in its row of the table. `scale` has the
     # factor log2 e. With MASK, query i sees key i + shift and those before: where attention isn't
@@ -298,11 +305,11 @@ def hopper_attention(
             (consume, (0, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
                        k_full, k_empty, v_full, v_empty, lengths_ptr, shift, n_queries, n_keys,
                        n_heads, table_ptr, table_width, scale, GROUPS, BLOCK_KEYS, D, STAGES, MASK,
-                       HAS_LENGTHS)),
+                       HAS_LENGTHS, HAS_LSE)),
             (consume, (1, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
                        k_full, k_empty, v_full, v_empty, lengths_ptr, shift, n_queries, n_keys,
                        n_heads, table_ptr, table_width, scale, GROUPS, BLOCK_KEYS, D, STAGES, MASK,
-                       HAS_LENGTHS)),
+                       HAS_LENGTHS, HAS_LSE)),
             (produce, (q_desc, k_desc, v_desc, q_tiles, k_stages, v_stages, q_full, q_empty, k_full,
                        k_empty, v_full, v_empty, lengths_ptr, shift, n_keys, n_heads,
                        heads_a_key, table_ptr, table_width, GROUPS, BLOCK_KEYS, D, STAGES, MASK,
@@ -313,15 +320,15 @@ def hopper_attention(
             (consume, (0, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
                        k_full, k_empty, v_full, v_empty, lengths_ptr, shift, n_queries, n_keys,
                        n_heads, table_ptr, table_width, scale, GROUPS, BLOCK_KEYS, D, STAGES, MASK,
-                       HAS_LENGTHS)),
+                       HAS_LENGTHS, HAS_LSE)),
             (consume, (1, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
                        k_full, k_empty, v_full, v_empty, lengths_ptr, shift, n_queries, n_keys,
                        n_heads, table_ptr, table_width, scale, GROUPS, BLOCK_KEYS, D, STAGES, MASK,
-                       HAS_LENGTHS)),
+                       HAS_LENGTHS, HAS_LSE)),
             (consume, (2, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
                        k_full, k_empty, v_full, v_empty, lengths_ptr, shift, n_queries, n_keys,
                        n_heads, table_ptr, table_width, scale, GROUPS, BLOCK_KEYS, D, STAGES, MASK,
-                       HAS_LENGTHS)),
+                       HAS_LENGTHS, HAS_LSE)),
             (produce, (q_desc, k_desc, v_desc, q_tiles, k_stages, v_stages, q_full, q_empty, k_full,
                        k_empty, v_full, v_empty, lengths_ptr, shift, n_keys, n_heads,
                        heads_a_key, table_ptr, table_width, GROUPS, BLOCK_KEYS, D, STAGES, MASK,

@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 
 from kernels.launch import capability
-from kernels.ops.attention.configurations import Tiling, tiling_for
+from kernels.ops.attention.configurations import HOPPER, Tiling, tiling_for
 from kernels.registry import Case, Moves
 
 _CPU = torch.device("cpu")  # where launches are counted
@@ -61,3 +61,42 @@ def simple_moves(case: Case, _pass: str) -> Moves:
     _, _, length, head_dim = case.shape
     size = case.dtype.itemsize
     return forward_moves(case, tiling_for(length, head_dim, size, capability(_CPU), simple=True))
+
+
+def blocks_met(
+    first_row: int, n_queries: int, n_keys: int, rows: int, block_keys: int, causal: bool
+) -> int:
+    """How many tiles of keys a tile of queries meets, in the kernel written for Hopper.
+
+    It counts to the tile's last row, there or not, and meets one at least, where it sees none.
+    """
+    seen = min(n_keys, first_row + rows + n_keys - n_queries) if causal else n_keys
+    return max(1, -(-seen // block_keys))
+
+
+def hopper_moves(case: Case, _pass: str) -> Moves:
+    """One launch of the kernel written for Hopper: as `fused`, in its own tiles.
+
+    Its table of work is a few bytes a tile, which are left out.
+    """
+    n_batch, n_heads, length, head_dim = case.shape
+    tiling, causal = HOPPER[head_dim], bool(dict(case.options).get("causal"))
+    row = n_batch * n_heads * head_dim * case.dtype.itemsize
+    keys = 0
+    for first in range(0, length, tiling.rows):
+        met = blocks_met(first, length, length, tiling.rows, tiling.block_keys, causal)
+        keys += min(met * tiling.block_keys, length)
+    return Moves(1, unique=4 * length * row, requested=(2 * length + 2 * keys) * row)
+
+
+def suits(case: Case) -> bool:
+    """Whether the kernel written for Hopper takes a case, heads side by side."""
+    is_hopper = capability(_CPU) == (9, 0)
+    options = dict(case.options)
+    return (
+        is_hopper
+        and case.dtype.itemsize == 2
+        and case.shape[3] in HOPPER
+        and options.get("window") is None
+        and 0 not in case.shape
+    )

@@ -54,11 +54,14 @@ def check_queries_keys_values(q: object, k: object, v: object) -> None:
                 f"{name} has the shape {tuple(one.shape)}; it takes (batch, heads, length, head "
                 f"dimension), the last from 1 to {WIDEST}"
             )
-    assert isinstance(q, torch.Tensor) and isinstance(k, torch.Tensor)
+    assert isinstance(q, torch.Tensor)
+    assert isinstance(k, torch.Tensor)
     assert isinstance(v, torch.Tensor)
     for name, one in (("k", k), ("v", v)):
         if one.dtype != q.dtype:
-            raise TypeError(f"{name} has dtype {one.dtype} and q {q.dtype}; they must have the same")
+            raise TypeError(
+                f"{name} has dtype {one.dtype} and q {q.dtype}; they must have the same"
+            )
         if one.shape[0] != q.shape[0] or one.shape[3] != q.shape[3]:
             raise ValueError(
                 f"{name} has the shape {tuple(one.shape)} and q {tuple(q.shape)}; batch and head "
@@ -131,7 +134,7 @@ def _formula(ctx: Any, d_out: Tensor, d_lse: Tensor | None = None) -> Any:
 _ARGUMENTS = (
     "(Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? key_padding_mask, Tensor? q_lengths, "
     "Tensor? k_lengths, Tensor? seed_offset, bool causal, bool top_left, int? window, "
-    "float scale, float dropout_p, bool want_lse) -> (Tensor, Tensor)"
+    "float scale, float dropout_p, bool want_lse, bool by_hand) -> (Tensor, Tensor)"
 )
 _define = functools.partial(
     define,

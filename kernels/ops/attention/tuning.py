@@ -10,7 +10,7 @@ import torch
 
 from kernels.ops.attention.configurations import Tiling, held_dim
 from kernels.ops.attention.forward import forward
-from kernels.ops.attention.peers import flash
+from kernels.ops.attention.peers import flash, in_16_bits
 from kernels.registry import Case
 
 Tensor = torch.Tensor
@@ -55,5 +55,6 @@ def candidates(case: Case) -> dict[str, Callable[..., Any]]:
         scale = q.shape[-1] ** -0.5
         return forward(q, k, v, causal=causal, window=window, scale=scale, tiling=tiling)[0]
 
+    theirs: dict[str, Callable[..., Any]] = {"sdpa_flash": flash} if in_16_bits(case) else {}
     tried = {name: functools.partial(run, tiling) for name, tiling in to_try(case).items()}
-    return {"sdpa_flash": flash, **tried} if case.dtype.itemsize == 2 else tried
+    return {**theirs, **tried}

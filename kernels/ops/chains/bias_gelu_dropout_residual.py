@@ -204,6 +204,7 @@ def four_launch_moves(case: Case, _pass: str) -> Moves:
     return Moves(4, unique=(9 * rows + 1) * n_cols * case.dtype.itemsize + 16)
 
 
+_BOTH = ("fwd", "bwd")
 OP = register(
     Op(
         name=NAME,
@@ -215,9 +216,9 @@ OP = register(
         inputs=inputs,
         reference=reference,
         variants=named(
-            Variant("eager", eager, counted="aten", own_random=True),
-            Variant("torch", torch_chain, counted="aten", own_random=True),
-            Variant("compile", compiled, unavailable=needs_gpu, own_random=True),
+            Variant("eager", eager, _BOTH, counted="aten", own_random=True),
+            Variant("torch", torch_chain, _BOTH, counted="aten", own_random=True),
+            Variant("compile", compiled, _BOTH, unavailable=needs_gpu, own_random=True),
             Variant(
                 "fused_simple",
                 simple,
@@ -228,7 +229,7 @@ OP = register(
             Variant(
                 "fused",
                 bias_gelu_dropout_residual,
-                ("fwd", "bwd"),
+                _BOTH,
                 counted="triton",
                 moves=fused_moves,
             ),

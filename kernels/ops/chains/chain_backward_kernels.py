@@ -252,7 +252,7 @@ def gelu_backward_strips(
                 BLOCK_ROWS,
                 BLOCK_COLS,
             )
-            g *= tl.where(kept, scale, 0.0)
+            g = tl.where(kept, g * scale, 0.0)
         if dweight_ptr is not None:
             dweight += g * x_hat
         if dbias_ptr is not None:

@@ -19,6 +19,7 @@ import math
 import torch
 import torch.nn.functional as F
 
+from kernels.ops.chains import layernorm_gelu_dropout_residual_cuda as in_cuda
 from kernels.ops.chains import norm_gelu
 from kernels.ops.chains import norm_gelu_common as common
 from kernels.ops.chains.bias_gelu import INSTEAD, gelu_by_operators
@@ -144,6 +145,8 @@ def layernorm_gelu_dropout_residual(
     return result
 
 
+_BOTH = ("fwd", "bwd")
+WITHOUT_DROPOUT = (("p", 0),)  # what the random numbers cost shows beside it
 OP = register(
     Op(
         name=CHAIN,
@@ -155,9 +158,9 @@ OP = register(
         inputs=functools.partial(common.inputs, True),
         reference=reference,
         variants=named(
-            Variant("eager", eager, counted="aten", own_random=True),
-            Variant("torch", torch_chain, counted="aten", own_random=True),
-            Variant("compile", compiled, unavailable=needs_gpu, own_random=True),
+            Variant("eager", eager, _BOTH, counted="aten", own_random=True),
+            Variant("torch", torch_chain, _BOTH, counted="aten", own_random=True),
+            Variant("compile", compiled, _BOTH, unavailable=needs_gpu, own_random=True),
             Variant(
                 "compile_max_autotune",
                 max_autotuned,
@@ -176,17 +179,20 @@ OP = register(
             Variant(
                 "fused",
                 layernorm_gelu_dropout_residual,
-                ("fwd", "bwd"),
+                _BOTH,
                 counted="triton",
                 moves=common.moves(True),
             ),
+            *in_cuda.VARIANTS,
         ),
         shapes=common.SHAPES,
         beyond=common.BEYOND,
         forward=Pass(
             cost=functools.partial(common.forward_cost, True),
             tolerance=common.tolerance,
-            cases=cases(common.SHAPES, "bf16") + cases([(16384, 8192)], "fp32"),
+            cases=cases(common.SHAPES, "bf16")
+            + cases([(16384, 8192)], "fp32")
+            + cases([(16384, 8192)], "bf16", options=[WITHOUT_DROPOUT]),
             candidates=norm_gelu_candidates(True),
         ),
         backward=Backward(

@@ -141,7 +141,7 @@ def simple(
             _given(weight),
             _given(bias),
             residual,
-            _given(seed_offset),
+            _given(seed_offset) if p > 0 else None,
             y,
             x_row_stride=x_stride,
             residual_row_stride=residual_stride,

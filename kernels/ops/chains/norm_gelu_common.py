@@ -41,17 +41,23 @@ def inputs(
     return made
 
 
+def drops(residual: bool, case: Case) -> bool:
+    """Whether random numbers are drawn in a case: by the chain with a residual, unless p = 0."""
+    return residual and dict(case.options).get("p", 0.1) > 0
+
+
 def forward_cost(residual: bool, case: Case) -> Cost:
     """What the chain must do at least: LayerNorm's 7 FLOPs an element, GELU's 9, and 4 a row.
 
     A residual is 1 more, dropout's factor another. Random numbers are integer work, and counted
-    nowhere here; the seed's 16 bytes are read once.
+    nowhere here; where they are drawn, the seed's 16 bytes are read once.
     """
     rows, n_cols = case.shape
     size = case.dtype.itemsize
+    drawn = drops(residual, case)
     return Cost(
-        flops=rows * ((18 if residual else 16) * n_cols + 4),
-        read_bytes=((1 + residual) * rows + 2) * n_cols * size + 16 * residual,
+        flops=rows * ((16 + residual + drawn) * n_cols + 4),
+        read_bytes=((1 + residual) * rows + 2) * n_cols * size + 16 * drawn,
         write_bytes=rows * n_cols * size,
     )
 
@@ -64,9 +70,10 @@ def backward_cost(residual: bool, case: Case) -> Cost:
     """
     rows, n_cols = case.shape
     size = case.dtype.itemsize
+    drawn = drops(residual, case)
     return Cost(
-        flops=(34 if residual else 33) * rows * n_cols,
-        read_bytes=2 * (rows + 1) * n_cols * size + 8 * rows + 16 * residual,
+        flops=(33 + drawn) * rows * n_cols,
+        read_bytes=2 * (rows + 1) * n_cols * size + 8 * rows + 16 * drawn,
         write_bytes=(rows + 2) * n_cols * size,
     )
 
@@ -105,15 +112,16 @@ def _moves(residual: bool, case: Case, pass_: str) -> Moves:
     rows, n_cols = case.shape
     size = case.dtype.itemsize
     by_vectors = fill_vectors(stride_unit(n_cols), size)
+    drawn = drops(residual, case)
     if pass_ == "fwd":
         ideal = forward_cost(residual, case).bytes_ideal
-        block = held_row(n_cols, size, by_vectors, residual).block
+        block = held_row(n_cols, size, by_vectors, drawn).block
         # Parameters are asked for anew by each row; x again by a row in tiles. What is asked for
         # of the seed depends on the kernel's programs.
         tensors = (4 + residual + (n_cols > block.cols)) * rows * n_cols * size
-        return Moves(1, unique=ideal, requested=None if residual else tensors)
+        return Moves(1, unique=ideal, requested=None if drawn else tensors)
     ideal = backward_cost(residual, case).bytes_ideal
-    plan = rows_configuration(n_cols, size, by_vectors, residual, capability(_CPU))
+    plan = rows_configuration(n_cols, size, by_vectors, drawn, capability(_CPU))
     if plan is not None:
         programs, _ = shared_out(
             rows, plan.programs_per_sm * multiprocessors(_CPU), plan.block_rows
@@ -121,5 +129,5 @@ def _moves(residual: bool, case: Case, pass_: str) -> Moves:
         return Moves(2, unique=ideal + 2 * programs * 2 * n_cols * 4)
     _, _, chunks, _ = strips_over(torch.empty(case.shape, dtype=case.dtype), None)
     # The means' launch reads what the strips read too, and writes two numbers a row, read again.
-    again = 2 * (rows + 1) * n_cols * size + 8 * rows + 16 * residual + 2 * 8 * rows
+    again = 2 * (rows + 1) * n_cols * size + 8 * rows + 16 * drawn + 2 * 8 * rows
     return Moves(3, unique=ideal + again + 2 * chunks * 2 * n_cols * 4)

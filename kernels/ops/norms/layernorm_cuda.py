@@ -29,7 +29,7 @@ from kernels.registry import Case, Moves, Variant
 
 Tensor = torch.Tensor
 
-_FILE = Path(__file__).with_name("layernorm.cu")
+FILE = Path(__file__).with_name("layernorm.cu")
 _THREADS = 256  # of a block, where the width doesn't choose; the tree of cuda_2 is made for it
 _SUMS = ("_by_threads", "_by_tree", "")  # how the chain sums a row: the ends of kernels' names
 # How many elements a thread of `layer_norm` may hold; 16 times as many threads are in a block then,
@@ -57,7 +57,7 @@ def module(dtype: torch.dtype) -> cuda.Module:
     instances += [f"layer_norm_loops<{kind}, {width}>" for width in (1, vector)]
     held_packs = [held // vector for held in _HELD["vector"] if held >= 2 * vector]
     instances += [f"layer_norm<{kind}, {vector}, {packs}>" for packs in held_packs]
-    return cuda.cuda(_FILE.read_text(encoding="utf-8"), instances=instances)
+    return cuda.cuda(FILE.read_text(encoding="utf-8"), instances=instances)
 
 
 @functools.cache
@@ -66,20 +66,25 @@ def _kernel(name: str, dtype: torch.dtype, *numbers: int) -> cuda.Kernel:
     return module(dtype)[f"{name}<{arguments}>"]
 
 
-def _threads(wanted: int, most: int) -> int:
+def whole_warps(wanted: int, most: int) -> int:
     """A whole number of warps, `wanted` threads or a few more, and no more than `most`."""
     return min(-(-wanted // WARP_THREADS) * WARP_THREADS, most)
 
 
-def _checked(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor, int, int]:
-    """x with columns side by side, its rows, and the elements from one row to the next."""
-    check_norm(x, weight, bias)
+def check_dtypes(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> None:
+    """TypeError with one sentence unless the parameters have x's dtype."""
     for name, parameter in (("weight", weight), ("bias", bias)):
         if parameter is not None and parameter.dtype != x.dtype:
             raise TypeError(
                 f"{name} has dtype {parameter.dtype}; with x of {x.dtype} the kernels in CUDA C++ "
                 f"take {x.dtype}"
             )
+
+
+def _checked(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor, int, int]:
+    """x with columns side by side, its rows, and the elements from one row to the next."""
+    check_norm(x, weight, bias)
+    check_dtypes(x, weight, bias)
     refuse_gradients("layer_norm", x, weight, bias)
     x, stride = one_row_stride(x)
     return x, x.numel() // x.shape[-1], stride
@@ -141,7 +146,7 @@ def _one_launch(
     n_cols, dtype = x.shape[-1], x.dtype
     weight, bias = _contiguous(weight), _contiguous(bias)
     width = 1 if how == "scalar" else _vector(dtype)
-    if n_cols % width or stride % width or not _aligned(x, weight, bias, y):
+    if n_cols % width or stride % width or not aligned(x, weight, bias, y):
         width = 1
     fits = [
         held
@@ -150,16 +155,16 @@ def _one_launch(
     ]
     if how == "held" and fits:
         kernel = _kernel("layer_norm", dtype, width, fits[0] // width)
-        threads = _threads(-(-n_cols // fits[0]), _THREADS_PER_HELD * fits[0])
+        threads = whole_warps(-(-n_cols // fits[0]), _THREADS_PER_HELD * fits[0])
     else:
         kernel = _kernel("layer_norm_wide" if how == "held" else "layer_norm_loops", dtype, width)
-        threads = _threads(n_cols // width, _THREADS)
+        threads = whole_warps(n_cols // width, _THREADS)
     with device_guard(x):
         kernel[rows, threads](x, weight, bias, y, n_cols, stride, eps)
     return y
 
 
-def _aligned(*tensors: Tensor | None) -> bool:
+def aligned(*tensors: Tensor | None) -> bool:
     """Whether every tensor begins at a multiple of 16 bytes, in memory and in its storage."""
     return not any(
         (tensor.data_ptr() | int(tensor.storage_offset()) * tensor.element_size()) % VECTOR_BYTES

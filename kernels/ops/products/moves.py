@@ -18,6 +18,7 @@ from kernels.ops.products.backward import ADDED
 from kernels.ops.products.configurations import (
     SIMPLE,
     SINGLE,
+    TORCH,
     Tiling,
     forward_tiling,
     gradient_tiling,
@@ -65,19 +66,16 @@ def tiling_of(case: Case) -> Tiling:
     return forward_tiling(m, size, _aligned(size, k, n), capability(_CPU))
 
 
-def forward_moves(case: Case, tiling: Tiling) -> Moves:
+def forward_moves(case: Case, tiling: Tiling, biased: bool = True) -> Moves:
     """One launch: x, weight and bias in, y out. Every row of tiles asks for the bias."""
     m, k, n = case.shape
     size, tiles_m = case.dtype.itemsize, -(-m // tiling.block_m)
     of_x, of_weight = requested_bytes(m, k, n, tiling, size)
-    moved = (
-        _read("x", m * k, size, of_x),
-        _read("weight", n * k, size, of_weight),
-        _read("bias", n, size, n * tiles_m * size),
-        _written("y", m * n, size),
-    )
+    moved = [_read("x", m * k, size, of_x), _read("weight", n * k, size, of_weight)]
+    moved += [_read("bias", n, size, n * tiles_m * size)] if biased else []
+    moved += [_written("y", m * n, size)]
     name = "linear_persistent" if tiling.persistent else "linear_tile"
-    return Moves.of(MovedStep(name, _grid(tiling, m, n, 1), moved))
+    return Moves.of(MovedStep(name, _grid(tiling, m, n, 1), tuple(moved)))
 
 
 def gradient_steps(
@@ -106,23 +104,36 @@ def _added(whole: int, splits: int, itemsize: int) -> MovedStep:
     return MovedStep("add_splits", (-(-whole // ADDED), 1, 1), moved)
 
 
-def backward_moves(case: Case) -> Moves:
-    """A launch for each product, and one for each sum of which programs computed parts."""
+def _gradient_of(case: Case, across: bool) -> Tiling:
+    """The tiling of a product of the backward, dW's with `across`, rows side by side."""
     m, k, n = case.shape
-    size, card, sms = case.dtype.itemsize, capability(_CPU), multiprocessors(_CPU)
-    aligned = _aligned(size, k, n)
-    for_x = gradient_tiling((m, k, n), size, aligned, False, card, sms)
-    for_weight = gradient_tiling((n, k, m), size, aligned, True, card, sms)
-    return Moves.of(
-        *gradient_steps(m, n, k, for_x, size, sums=False),
-        *gradient_steps(n, m, k, for_weight, size, sums=True),
+    size = case.dtype.itemsize
+    return gradient_tiling(
+        (n, k, m) if across else (m, k, n),
+        size,
+        _aligned(size, k, n),
+        across,
+        capability(_CPU),
+        multiprocessors(_CPU),
     )
+
+
+def grad_x_steps(case: Case) -> tuple[MovedStep, ...]:
+    """The launch of dX = dY · W."""
+    m, k, n = case.shape
+    return gradient_steps(m, n, k, _gradient_of(case, False), case.dtype.itemsize, sums=False)
+
+
+def grad_weight_steps(case: Case, sums: bool = True) -> tuple[MovedStep, ...]:
+    """The launch of dW = dYᵀ · X, and one for each sum of which programs computed parts."""
+    m, k, n = case.shape
+    return gradient_steps(n, m, k, _gradient_of(case, True), case.dtype.itemsize, sums=sums)
 
 
 def moves(case: Case, pass_: str) -> Moves:
     """What `fused` moves, forward or back."""
     if pass_ == "bwd":
-        return backward_moves(case)
+        return Moves.of(*grad_x_steps(case), *grad_weight_steps(case))
     return forward_moves(case, tiling_of(case))
 
 
@@ -151,3 +162,42 @@ def simple_moves(case: Case, _pass: str) -> Moves:
     """What the kernel of the page moves."""
     single = case.dtype.itemsize == _FP32
     return forward_moves(case, SINGLE if single else for_card(SIMPLE, capability(_CPU)))
+
+
+# ------------------------------------------------------------------------ operators in a model
+
+
+def _case(x: torch.Tensor, n: int) -> Case | None:
+    """The product of x (..., K), or dy (..., N), with n columns; None for what has no rows."""
+    k = x.shape[-1]
+    return Case((x.numel() // k, k, n), x.dtype) if x.numel() else None
+
+
+def operator_moves(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, forward: str, **_: str
+) -> Moves | None:
+    """What the operator of the forward moves, all tensors contiguous.
+
+    For the kernel written for Hopper what is run in its place where there is no such card.
+    """
+    case = _case(x, len(weight))
+    if case is None or forward == TORCH:
+        return None
+    return forward_moves(case, tiling_of(case), biased=bias is not None)
+
+
+def grad_x_moves(dy: torch.Tensor, weight: torch.Tensor) -> Moves | None:
+    """What the operator of dX moves, all tensors contiguous."""
+    case = _case(dy, weight.shape[1])
+    return None if case is None else Moves.of(*grad_x_steps(_turned(case)))
+
+
+def grad_weight_moves(dy: torch.Tensor, x: torch.Tensor, wants_bias: bool) -> Moves | None:
+    """What the operator of dW, and of db if it is wanted, moves, all tensors contiguous."""
+    case = _case(x, dy.shape[-1])
+    return None if case is None else Moves.of(*grad_weight_steps(case, sums=wants_bias))
+
+
+def _turned(case: Case) -> Case:
+    m, n, k = case.shape
+    return Case((m, k, n), case.dtype)

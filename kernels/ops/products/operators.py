@@ -11,6 +11,7 @@ import torch
 from kernels.ops.products.backward import grad_weight, grad_x
 from kernels.ops.products.configurations import HOPPER, TORCH, TRITON, Ways
 from kernels.ops.products.forward import forward
+from kernels.ops.products.moves import grad_weight_moves, grad_x_moves, operator_moves
 from kernels.ops.shared.arguments import check_tensor
 from kernels.ops.shared.operators import Gradient, define, refuse_second_derivative
 
@@ -114,6 +115,7 @@ _define = functools.partial(
     tensors={"x": "*K", "weight": "NK", "bias": "N"},
     independent="*",
     checks=check,
+    moves=operator_moves,
 )
 _ARGUMENTS = (
     "(Tensor x, Tensor weight, Tensor? bias, str forward, str grad_x, str grad_weight) -> Tensor"
@@ -128,6 +130,7 @@ _grad_x_operator = define(
     of=OF,
     tensors={"dy": "*N", "weight": "NK"},
     independent="*",
+    moves=grad_x_moves,
 )
 _grad_weight_operator = define(
     "linear_grad_weight(Tensor dy, Tensor x, bool wants_bias) -> (Tensor, Tensor)",
@@ -136,6 +139,7 @@ _grad_weight_operator = define(
     _grad_weight_composed,
     of=OF,
     tensors={"dy": "*N", "x": "*K"},
+    moves=grad_weight_moves,
 )
 for _name in ("linear_grad_x", "linear_grad_weight"):
     refuse_second_derivative(_name, "linear has", "torch.nn.functional.linear")

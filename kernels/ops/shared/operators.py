@@ -21,7 +21,7 @@ from torch.compiler import is_dynamo_compiling
 from kernels.launch import launches
 from kernels.launch.again import Ready
 from kernels.launch.plan import MISS
-from kernels.registry import Operator, add_operator
+from kernels.registry import Moves, Operator, add_operator
 
 Tensor = torch.Tensor
 
@@ -49,6 +49,7 @@ def define(
     checks: Callable[..., None] | None = None,
     gradient: Gradient | None = None,
     trained: Callable[..., Any] | None = None,
+    moves: Callable[..., Moves | None] | None = None,
 ) -> Callable[..., Any]:
     """Define an operator on CPU and CUDA tensors; return the function that calls it.
 
@@ -68,7 +69,9 @@ def define(
 
     `of` names the operations that call it. `tensors` gives the dimensions of its tensor arguments
     by letters, `*` for all leading dimensions as one, and `independent` those along which each part
-    is computed alone: ledgers extend counts there. ValueError for an argument without its letters.
+    is computed alone: ledgers extend counts there. `moves` tells them by a formula what a call of
+    these arguments launches, where running it takes too long. ValueError for an argument without
+    its letters.
     """
     name = schema.partition("(")[0]
     LIBRARY.define(schema)
@@ -114,7 +117,7 @@ def define(
         raise ValueError(
             f"operator {name!r} takes the tensors {sorted(taken)}, not {list(tensors)}"
         )
-    add_operator(Operator(name, tuple(of), dict(tensors), independent))
+    add_operator(Operator(name, tuple(of), dict(tensors), independent, moves))
     if gradient is not None:
         torch.library.register_autograd(
             f"fusing_kernels::{name}", gradient.formula, setup_context=gradient.keep, lib=LIBRARY

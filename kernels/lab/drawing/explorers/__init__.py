@@ -2,5 +2,6 @@
 
 from kernels.lab.drawing.explorers.roofline import RooflineExplorer
 from kernels.lab.drawing.explorers.sectors import SectorExplorer
+from kernels.lab.drawing.explorers.tiler import TilerExplorer
 
-__all__ = ["RooflineExplorer", "SectorExplorer"]
+__all__ = ["RooflineExplorer", "SectorExplorer", "TilerExplorer"]
