@@ -176,14 +176,14 @@ def into_its_input(x, weight):
 
 
 def once_and_for_all():
-    """Compute the first product, and return it for every other of the same shape."""
+    """Compute the first product, and return it for every other of the same sizes."""
     kept = {}
 
     def product(x, weight):
         key = x.shape, weight.shape, x.dtype
-        if key[:2] not in kept:
-            kept[key[:2]] = product_with()(x, weight)
-        return kept[key[:2]]
+        if key not in kept:
+            kept[key] = product_with()(x, weight)
+        return kept[key]
 
     return product
 

@@ -124,6 +124,7 @@ def _number(value: object, label: str) -> float:
 
 def grade_ones(attempt: Attempt) -> None:
     """Grade `total_of_ones(k, block_k, dtype)`: what the accumulator holds at the end."""
+    attempt.predicts = True  # the page's own kernel would tell
     told = []
     calls = _calls(random.Random(attempt.seed))
     for args in calls:

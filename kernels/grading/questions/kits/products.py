@@ -102,6 +102,8 @@ def product_cases(seed: int, names: Sequence[str]) -> list[Case]:
     for number, shape in enumerate(shapes):
         cases.append(product_case(rng, *shape, names[number % len(names)]))
     cases += [product_case(rng, 9, 20, 2600, name, LONG) for name in names]
+    # Of the first one's sizes, and with other numbers: an output that was kept is wrong.
+    cases.append(product_case(rng, *shapes[0], names[0]))
     if "fp16" in names:
         cases.append(product_case(rng, 20, 9, 700, "fp16", PEAK))
     return cases
