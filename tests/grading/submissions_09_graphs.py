@@ -28,7 +28,7 @@ def logs_by_helper(x, weight, log):
     return torch.add(h, h)
 
 
-def logging(what, factor=2, get=None):
+def logging(what, factor=2):
     """The right function, but for what it logs."""
 
     def activated(x, weight, log):
@@ -338,4 +338,10 @@ def endless_after_a_graph(x, weight, log):
     y = logs_tensor(x, weight, log)
     while torch.compiler.is_compiling() or log:
         pass
+    return y
+
+
+def logs_at_the_end(x, weight, log):
+    y = torch.relu(x @ weight) * 2
+    log.append(float((y == 0).sum()) / y.numel())
     return y

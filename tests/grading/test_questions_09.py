@@ -154,6 +154,7 @@ def test_gated_wrong(answer, message, means, seed):
         (graphs.logs_hidden, "falls into 2 graphs", "the compiler was told to skip"),
         (graphs.logs_broken, "falls into 2 graphs", "asks for the end of the graph itself"),
         (graphs.logs_branching, "falls into 2 graphs", "branches on the value of a tensor"),
+        (graphs.logs_at_the_end, "", "needs a number of a tensor in Python"),
         (graphs.logs_as_configured, "sets torch._dynamo.config.capture_sc", "by itself"),
         (graphs.logs_where_asked, "appended nothing to log", "does less than it did"),
         (graphs.logs_nothing, "appended nothing to log", "does less than it did"),

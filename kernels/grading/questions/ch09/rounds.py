@@ -69,7 +69,7 @@ def grade_rounds(attempt: Attempt) -> None:
     """Grade `rounded(a, b, c)`: (eager, compiled), both to the bit, in the dtype of a."""
     rng = random.Random(attempt.seed)
     seen: tuple[list[tuple[Any, ...]], ...] = ([], [])
-    wrong: list[tuple[str, str, int]] = []
+    wrong: list[tuple[int, str]] = []
     for rows, cols, name in _PLAN:
         given = [drawn(rng, (rows, cols), DTYPES[name]) for _ in range(3)]
         both = pair(
@@ -90,13 +90,12 @@ def grade_rounds(attempt: Attempt) -> None:
                 at = f"{part}{index_of(first, (rows, cols))}"
                 wrong.append(
                     (
+                        place,
                         f"{attempt.name} on {where}: {at} is {got} and should be {should} "
                         f"({int(off.sum())} of {off.numel()} elements are wrong).",
-                        part,
-                        place,
                     )
                 )
     if wrong:
-        sentence, _, place = min(wrong, key=lambda one: one[2])
+        place, sentence = min(wrong, key=lambda one: one[0])
         raise Wrong(sentence, _means((_EAGER, _COMPILED)[place], seen[place]))
     attempt.held.append("both to the bit: bf16, fp16, fp32")

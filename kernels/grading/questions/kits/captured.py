@@ -170,12 +170,11 @@ def one_graph(attempt: Attempt, args: tuple[Any, ...], what: str = "") -> None:
             "A function whose work is hidden from the compiler runs as it always did, operator by "
             "operator.",
         )
-    if found or captured.graphs != 1:
-        count = max(captured.graphs, 1)
-        plural = "s" if count != 1 else ""
-        ends = f", and ends {len(found)} of them early" if found and count == 1 else ""
+    means = found[0].means if found else ""
+    if captured.graphs > 1:
         raise Wrong(
-            f"{attempt.name} falls into {count} graph{plural}{ends}{what}; it should be one.",
-            found[0].means if found else "",
+            f"{attempt.name} falls into {captured.graphs} graphs{what}; it should be one.", means
         )
+    if found:
+        raise Wrong(f"The graph of {attempt.name} ends before the function does{what}.", means)
     attempt.held.append("captured whole, as one graph")
