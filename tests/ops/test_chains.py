@@ -307,3 +307,27 @@ def test_configurations_are_kept_within_bounds():
             assert rows.registers * 32 * held.warps_per_sm <= 65536
             assert rows.registers >= 128
     assert configurations.rows_configuration(8193, 2, True, True, (9, 0)) is None
+
+
+@pytest.mark.parametrize("variant", ["unfused_cuda", "fused_cuda"])
+def test_the_chain_behind_a_norm_in_cuda(variant):
+    """What is kept is what Triton's kernel keeps, whatever is missing, and wherever rows lie."""
+    op = registry.get(NAMES[1])
+    if why := op.variant(variant).unavailable(torch.device("cpu")):
+        pytest.skip(why)
+    apart = torch.randn(3, 2 * 72, generator=torch.Generator().manual_seed(4))[:, :72]
+    for shape, changes in (
+        ((3, 72), {"p": 0.5, "residual": apart}),
+        ((3, 72), {"p": 1.0, "weight": None}),
+        ((2, 1030), {"p": 0.3, "bias": None}),
+        ((2, 16392), {"p": 0.0, "weight": None, "bias": None}),
+    ):
+        inputs = inputs_of(NAMES[1], shape) | changes
+        out = op.variant(variant).fn(**inputs)
+        torch.testing.assert_close(out, fused(NAMES[1], **inputs), rtol=2e-6, atol=2e-6)
+    with pytest.raises(TypeError, match="weight has dtype torch.float16"):
+        op.variant(variant).fn(**inputs_of(NAMES[1], (2, 8)) | {"weight": torch.ones(8).half()})
+    with pytest.raises(RuntimeError, match="the variant fused"):
+        op.variant(variant).fn(
+            **inputs_of(NAMES[1], (2, 8)) | {"x": torch.ones(2, 8).requires_grad_()}
+        )
