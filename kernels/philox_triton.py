@@ -4,10 +4,11 @@
 an element has and which 16 bits are its own. Element e is kept where its number is T or more.
 
     number = numbers_of_blocks(seed_offset_ptr, first_block, BLOCKS)  # 8 · BLOCKS neighbours
+    number = numbers_of_rows(seed_offset_ptr, first_blocks, ROWS, BLOCKS)  # as many in each row
     number = numbers_at(seed_offset_ptr, element)                     # any elements
 
-The first costs one call of Philox for eight elements, and a thread that loads eight neighbours at
-a time keeps the eight numbers that it made. The second costs one for each, unless the
+The first two cost one call of Philox for eight elements, and a thread that loads eight neighbours
+at a time keeps the eight numbers that it made. The third costs one for each, unless the
 compiler can see that a thread's elements share a block, as where a row's width is a multiple of 16:
 take it where a tile need not begin at a multiple of eight. `seed_offset_ptr` points at the seed and
 the offset, int64 both, in device memory.
@@ -42,6 +43,21 @@ def numbers_of_blocks(  # type: ignore[no-untyped-def]
     words = tl.join(tl.join(word_0, word_1), tl.join(word_2, word_3))
     words = tl.permute(words, (0, 2, 1))
     return tl.reshape(tl.join(words & 0xFFFF, words >> 16), (8 * BLOCKS,))
+
+
+@triton.jit
+def numbers_of_rows(  # type: ignore[no-untyped-def]
+    seed_offset_ptr, first_blocks, ROWS: tl.constexpr, BLOCKS: tl.constexpr
+):
+    """The numbers, (ROWS, 8 · BLOCKS), of the elements from 8 · first_blocks on in each row.
+
+    `first_blocks` is (ROWS, 1), int64.
+    """
+    block = first_blocks + tl.arange(0, BLOCKS)[None, :]
+    word_0, word_1, word_2, word_3 = words_of(seed_offset_ptr, block)
+    words = tl.join(tl.join(word_0, word_1), tl.join(word_2, word_3))
+    words = tl.permute(words, (0, 1, 3, 2))
+    return tl.reshape(tl.join(words & 0xFFFF, words >> 16), (ROWS, 8 * BLOCKS))
 
 
 @triton.jit
