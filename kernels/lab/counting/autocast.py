@@ -51,7 +51,6 @@ REFUSED = frozenset(["binary_cross_entropy"])
 _SAME_AS = {
     "__matmul__": "matmul",
     "__rmatmul__": "matmul",
-    "cross_entropy_loss": "nll_loss",
     "nll_loss_nd": "nll_loss",
 }
 

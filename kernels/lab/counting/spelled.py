@@ -193,6 +193,27 @@ class SpelledMode(TorchFunctionMode):
                 kept.copy_(made.view(batch, channels).mean(0))
         return y.view(input.shape)
 
+    def _on_cuda_cross_entropy_loss(
+        self,
+        func: Any,
+        input: Tensor,
+        target: Tensor,
+        weight: Tensor | None = None,
+        reduction: int = 1,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+    ) -> Tensor:
+        # Under autocast the logarithms stay in the input's dtype, which C++ asks for by name; it is
+        # the loss of them that gets fp32.
+        rest = (reduction, ignore_index)
+        if label_smoothing or target.is_floating_point():
+            args, _ = self._autocast.cast("nll_loss", (input, target, weight, *rest), {})
+            return func(*args, label_smoothing)
+        logs = torch.log_softmax(input, min(1, input.dim() - 1), dtype=input.dtype)
+        args, _ = self._autocast.cast("nll_loss", (logs, target, weight, *rest), {})
+        loss: Tensor = torch._C._nn.nll_loss_nd(*args)
+        return loss
+
     def _on_cuda_softmax(self, func: Any, *args: Any, **kwargs: Any) -> Tensor:
         return self._widened(torch.ops.aten._softmax.default, func, *args, **kwargs)
 

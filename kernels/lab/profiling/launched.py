@@ -38,19 +38,13 @@ _MADE_OF_OTHERS = ("_transformer_encoder_layer_fwd", "_native_multi_head_attenti
 
 # Operators that launch more kernels than one, or none, on some card, and why. The only place.
 NOT_ONE = {
-    "clone": "none where memory is copied as it lies: a copy by the driver is no kernel",
     "copy_": "none where memory is copied as it lies: a copy by the driver is no kernel",
     "mm": "two where the library splits the sum over K and adds the parts in a second kernel",
-    "addmm": "two where the library splits the sum over K, or adds the bias apart",
-    "sum": "two where blocks add their parts, or none of work is left for one block",
     "convolution": "several: the library transposes pictures to its own layout and back",
     "convolution_backward": "several: one for the pictures, one for the weights, transposes",
-    "cudnn_batch_norm": "two where the library takes statistics first",
-    "cudnn_batch_norm_backward": "two where the library sums first",
     "native_layer_norm_backward": "two or three: the gradient of x, then sums for weight and bias",
     "native_batch_norm": "several: statistics, the running ones, then the values",
     "embedding_dense_backward": "several: it sorts the indices to add up rows that were met twice",
-    "select_backward": "two: zeros, then the part copied into them",
     "slice_backward": "two: zeros, then the part copied into them",
     "nll_loss_backward": "two: zeros, then the picked ones",
     "nonzero": "several: it counts, then writes the places",
