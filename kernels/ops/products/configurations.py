@@ -231,8 +231,8 @@ BY_TORCH = Ways(TORCH, TORCH, TORCH)
 # tensor cores, so that they are in any case.
 WAYS: dict[tuple[int, int], Ways] = {
     (7, 5): BY_TORCH,
-    # H200, bf16, µs, F.linear's and ours: 42.5 and 39.6 (4096×1024×3072), 174 and 157
-    # (16384×1024×3072), 1231 and 1212 (8192×4096×12288), 209 and 202 (4096³). Going back cuBLAS's
+    # H200, bf16, µs, F.linear's and ours: 40.6 and 37.9 (4096×1024×3072), 153 and 142
+    # (16384×1024×3072), 1168 and 1150 (8192×4096×12288), 193 and 189 (4096³). Going back cuBLAS's
     # two products were faster by 1 to 4 % and more.
     (9, 0): Ways(HOPPER, TORCH, TORCH),
     (10, 0): BY_TORCH,
