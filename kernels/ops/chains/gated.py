@@ -16,8 +16,8 @@ import triton
 import triton.language as tl
 
 from kernels.ops.chains.activations import (
-    gelu_divided,
     gelu_and_slope,
+    gelu_divided,
     gelu_erf,
     gelu_erf_and_slope,
     silu,
