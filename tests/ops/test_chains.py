@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+import triton
 
 from kernels import registry
 from kernels.lab.measuring import correctness
@@ -298,14 +299,21 @@ def test_a_thread_loads_16_bytes_and_makes_its_own_numbers(name):
 
 def test_configurations_are_kept_within_bounds():
     assert bias_gelu.strips_over(torch.empty(1, 5), None)[0].block_cols >= 8
-    for n_cols in (1, 7, 64, 1000, 4096):
-        for card, size, whole in (((7, 5), 4, False), ((9, 0), 4, True), ((9, 0), 2, True)):
-            rows = configurations.rows_configuration(n_cols, size, whole, True, card)
-            held = configurations.HELD[(9, 0) if size == 2 else min(card, (8, 0))]
-            assert rows.num_warps * rows.programs_per_sm <= held.warps_per_sm
-            # As many programs as planned have room for their registers, 64K of an SM.
-            assert rows.registers * 32 * held.warps_per_sm <= 65536
-            assert rows.registers >= 128
+    held = configurations.HELD
+    for n_cols, card, size, planned in (
+        *((n, (7, 5), 4, held[7, 5]) for n in (1, 7, 64, 1000, 4096)),
+        *((n, (9, 0), 4, held[8, 0]) for n in (1, 64, 4096)),
+        *((n, (9, 0), 2, held[9, 0]) for n in (1024, 2048, 4096, 8192)),
+        *((n, (9, 0), 2, configurations.MASKED) for n in (1000, 3000, 8000)),
+        *((n, (9, 0), 2, held[8, 0]) for n in (1, 72, 512)),
+    ):
+        rows = configurations.rows_configuration(n_cols, size, True, True, card)
+        block = max(configurations.NARROWEST, triton.next_power_of_2(n_cols))
+        threads = rows.num_warps * 32
+        assert rows.block_rows * block == planned.thread * threads
+        # As many programs as planned have room for their registers, 64K of an SM.
+        assert rows.num_warps * rows.programs_per_sm == planned.warps_per_sm
+        assert rows.registers * threads * rows.programs_per_sm <= 65536
     assert configurations.rows_configuration(8193, 2, True, True, (9, 0)) is None
 
 

@@ -107,7 +107,8 @@ def held_row(n_cols: int, itemsize: int, by_vectors: bool, drops: bool) -> Row:
     block = first_fit(CHAIN if drops else NORM_GELU, max(NARROWEST, n_cols))
     if block is None or (block.cols > 8192 and (itemsize == 4 or not by_vectors)):
         return Row(NORM_GELU_TILES)
-    weights_early = drops or block.cols <= WEIGHTS_EARLY_UP_TO
+    # Of 16384 early too: behind the sums, in training, they spill on 9.0.
+    weights_early = drops or not WEIGHTS_EARLY_UP_TO < block.cols <= 8192
     return Row(block, weights_early, drops and block.cols > NUMBERS_LATE_UP_TO)
 
 
@@ -178,7 +179,8 @@ class Held:
 #   16384×8192 (192.6 / 231.1): 8, 1: 244.4 / 305.7; 16, 1: 251.1 / 320.7; two stages 8, 1:
 #     357.2 / 420.0
 # So few warps with much to do each, one tile of theirs at work and two on their way. Other cards,
-# fp32 and rows loaded one by one have what compiles there without a spill; none was timed.
+# fp32, narrower rows and those loaded one by one have what compiles there without a spill; none was
+# timed.
 NARROW_TILE = 2048  # with 1024, by 4 warps, some spill on 7.5 and 8.9
 HELD: dict[tuple[int, int], Held] = {
     (7, 5): Held(thread=8, warps_per_sm=16, stages=1),
@@ -186,6 +188,8 @@ HELD: dict[tuple[int, int], Held] = {
     (9, 0): Held(thread=32, warps_per_sm=8, stages=3),
     (10, 0): Held(thread=8, warps_per_sm=16, stages=4),
 }
+# A row that does not fill its block on 9.0: with 32 elements a thread masks spill.
+MASKED = Held(thread=16, warps_per_sm=16, stages=3)
 WIDEST = 4096  # columns of a row that registers hold everywhere together with two sums of it
 # A row of 8192 in 16 bits, 16 elements a thread, is held too from 8.0 to 9.0, 16 bytes at a time;
 # on 12.0 it spills.
@@ -225,8 +229,10 @@ def rows_configuration(
     if block > (WIDEST_HALF if wide else WIDEST):
         return None
     held = for_card(HELD, capability)
-    if held.thread > 8 and not (itemsize == 2 and by_vectors):
+    if held.thread > 8 and (itemsize == 4 or not by_vectors or block < 1024):
         held = HELD[8, 0]
+    elif held.thread > 16 and n_cols < block:
+        held = MASKED
     block_rows = max(1, NARROW_TILE // block)
     num_warps = min(held.warps_per_sm, block_rows * block // (held.thread * WARP_THREADS))
     programs = held.warps_per_sm // num_warps

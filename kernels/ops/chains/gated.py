@@ -16,8 +16,8 @@ import triton
 import triton.language as tl
 
 from kernels.ops.chains.activations import (
-    gelu,
     gelu_and_slope,
+    gelu_divided,
     gelu_erf,
     gelu_erf_and_slope,
     silu,
@@ -39,7 +39,7 @@ def activated(g, ACTIVATION: tl.constexpr):
     if ACTIVATION == "silu":
         return silu(g)
     elif ACTIVATION == "gelu_tanh":
-        return gelu(g)
+        return gelu_divided(g)
     else:
         return gelu_erf(g)
 
