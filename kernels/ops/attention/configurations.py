@@ -127,11 +127,12 @@ def tiling_for(
     *,
     simple: bool = False,
     more: bool = False,
-    windowed: bool = False,
+    tight: bool = False,
 ) -> Tiling:
     """Return how a call of so many queries a head runs on a card.
 
-    `simple` is the kernel of the page, `more` a call with dropout, a bias or a padding mask.
+    `simple` is the kernel of the page, `more` a call with dropout, a bias or a padding mask,
+    `tight` one with a window or lengths, which takes more registers than neither.
     """
     dim = held_dim(head_dim)
     table = SINGLE if itemsize == 4 else SIMPLE if simple else WITH_MORE if more else FORWARD
@@ -139,7 +140,7 @@ def tiling_for(
     found = rows[min(held for held in rows if held >= dim)]
     if more and itemsize == 4:
         found = replace(found, block_m=16)
-    if windowed and itemsize == 2:  # three loops take more registers than two
+    if tight and itemsize == 2:
         found = replace(found, num_warps=8)
     if simple or n_queries >= found.block_m:
         return found

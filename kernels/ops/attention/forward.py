@@ -71,12 +71,12 @@ def forward(
         return out, lse
     drops = threshold(dropout_p) > 0
     more = drops or bias is not None or key_padding_mask is not None
+    ragged = q_lengths is not None or k_lengths is not None
     if tiling is None:
         size, card = q.element_size(), capability(q.device)
-        kind = {"more": more, "windowed": window is not None}
+        kind = {"more": more, "tight": ragged or window is not None}
         tiling = tiling_for(n_queries, head_dim, size, card, **kind)
     dim = held_dim(head_dim)
-    ragged = q_lengths is not None or k_lengths is not None
     described = tiling.descriptors and not more and not ragged and by_descriptors(q, k, v)
     sources: tuple[Any, ...] = (q, k, v)
     if described:
