@@ -28,8 +28,8 @@ def scaled_dot_product_attention(
     True where a key is seen, or a number that is added to the scores. As in PyTorch, and unlike
     `attention`, is_causal lets query i see the keys j ≤ i whatever the lengths. dropout_p draws
     from PyTorch's generator the seed of this package's numbers: another mask in every call and in
-    every replay of a graph. Returns (..., H, L, E); under autocast
-    in its dtype. A query that sees no key gives zeros.
+    every replay of a graph. Under autocast all is cast to its dtype. Returns (..., H, L, E); a
+    query that sees no key gives zeros.
 
     ValueError or TypeError names the argument, what it got and what it takes: a value with another
     last dimension than key's is not taken, nor a mask beside is_causal.
