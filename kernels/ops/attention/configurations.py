@@ -23,7 +23,8 @@ class Tiling:
     """A tile of queries, the step along the keys, and how a program runs them.
 
     With `descriptors` the copy engine loads the tiles where they lie aligned, on capability 9.0 and
-    later; with `specialize` too, warps of their own ask it.
+    later. Warps of their own that ask it, `warp_specialize`, are no choice: Triton 3.7 makes the
+    same kernel of these loops with 8 warps, and its compiler fails with 4.
     """
 
     block_m: int
@@ -31,14 +32,12 @@ class Tiling:
     num_warps: int
     num_stages: int
     descriptors: bool = False
-    specialize: bool = False
 
     @property
     def name(self) -> str:
         """The tiling as `tune` tells it."""
         told = f"{self.block_m}x{self.block_n}, {self.num_warps} warps, {self.num_stages} stages"
-        flags = ("descriptors", "specialize")
-        return told + "".join(f", {flag}" for flag in flags if getattr(self, flag))
+        return f"{told}, descriptors" if self.descriptors else told
 
 
 Table = Mapping[tuple[int, int], Mapping[int, Tiling]]

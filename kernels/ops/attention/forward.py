@@ -125,7 +125,6 @@ def forward(
             BLOCK_N=tiling.block_n,
             BLOCK_D=dim,
             DESCRIPTORS=described,
-            SPECIALIZE=described and tiling.specialize,
             num_warps=tiling.num_warps,
             num_stages=tiling.num_stages,
         )
