@@ -74,7 +74,8 @@ FORWARD: Table = {
 # fp32, to learn by, goes by plain multiply-adds: tf32 keeps 10 bits of an operand.
 SINGLE: Table = {
     (7, 5): {
-        64: Tiling(32, 32, num_warps=4, num_stages=1),
+        64: Tiling(32, 16, num_warps=4, num_stages=1),
+        128: Tiling(16, 16, num_warps=4, num_stages=1),
         256: Tiling(16, 16, num_warps=8, num_stages=1),
     }
 }
@@ -137,8 +138,13 @@ def tiling_for(
     table = SINGLE if itemsize == 4 else SIMPLE if simple else WITH_MORE if more else FORWARD
     rows = for_card(table, capability)
     found = rows[min(held for held in rows if held >= dim)]
+    if simple and itemsize == 4:  # with 16 rows one kernel spills on 10.0
+        found = replace(found, block_m=32)
     if more and itemsize == 4:
         found = replace(found, block_m=16)
+    if head_dim < dim and itemsize == 2 and capability[0] not in (9, 10):
+        # Masks along the head dimension take registers too; wgmma and tcgen05 need fewer.
+        found = replace(found, block_n=min(32, found.block_n))
     if tight and itemsize == 2:
         found = replace(found, num_warps=8)
     if simple or n_queries >= found.block_m:
