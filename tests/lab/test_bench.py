@@ -67,7 +67,7 @@ def test_without_a_gpu_the_bench_says_what_works_without_one():
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        ({"suite": "attention"}, "no operations yet"),
+        ({"suite": "encoder"}, "no operations yet"),
         ({"suite": "norms", "variants": "fused,nope"}, "variant 'nope'"),
         ({"suite": "norms", "shapes": ["4x"]}, "not understood"),
         ({"suite": "norms", "shapes": ["0x8"]}, "sizes above 0"),

@@ -1,6 +1,7 @@
 """Attention with every option, against float64 and PyTorch, and what other projects got wrong."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from kernels.ops.attention.forward import forward
 from kernels.ops.attention.moves import forward_moves, keys_asked_for
 from kernels.ops.attention.operators import softmax_operator
 from kernels.registry import DTYPES, Case
+from tests.ops import proving
 
 SMALL = Tiling(16, 16, num_warps=4, num_stages=1)
 WIDE = Tiling(16, 32, num_warps=4, num_stages=1)
@@ -460,6 +462,20 @@ def test_requested_bytes_are_the_formulas(length, options):
     assert ledger.bytes_requested == forward_moves(case, described).requested
 
 
+def alone(name):
+    """The operation with one variant, since PyTorch's takes no window."""
+    return replace(OP, variants={name: OP.variant(name)})
+
+
+@pytest.mark.parametrize("window", [1, 20, 200])
+def test_a_registered_case_may_have_a_window(window):
+    for options in ((("window", window),), (("causal", True), ("window", window))):
+        case = Case((1, 1, 150, 16), torch.float16, options)
+        proving.forward(alone("eager"), OP.variant("eager"), case, "contiguous")
+        proving.forward(alone("fused"), OP.variant("fused"), case, "apart")
+        proving.moves(OP, OP.variant("fused"), case, "fwd")
+
+
 def test_keys_asked_for_by_hand():
     # Tiles of 16 by 16 over 64: 1 + 2 + 3 + 4 of 16 keys where it is causal, else 4 times all.
     assert keys_asked_for(64, 64, SMALL, True, None) == 160
@@ -511,6 +527,15 @@ def test_more_queries_than_keys_in_pytorchs_call():
     q, k, v = make(30, 20)
     ours = scaled_dot_product_attention(q, k, v, is_causal=True)
     torch.testing.assert_close(ours, F.scaled_dot_product_attention(q, k, v, is_causal=True))
+
+
+def test_autocast_in_pytorchs_call():
+    q, k, v = make(20)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        ours = scaled_dot_product_attention(q, k.bfloat16(), v)
+        theirs = F.scaled_dot_product_attention(q, k.bfloat16(), v)
+    assert ours.dtype == theirs.dtype == torch.bfloat16
+    assert off(ours, theirs.double()) <= 4 * torch.finfo(torch.bfloat16).eps
 
 
 def test_dropout_in_pytorchs_call_draws_anew():

@@ -24,7 +24,8 @@ class Tiling:
     """A tile of queries, the step along the keys, and how a program runs them.
 
     With `descriptors` the copy engine loads the tiles where they lie aligned, on capability 9.0 and
-    later; with `specialize` too, warps of their own ask it.
+    later. Warps of their own that ask it, `warp_specialize`, are no choice: Triton 3.7 makes the
+    same kernel of these loops with 8 warps, and its compiler fails with 4.
     """
 
     block_m: int
@@ -32,14 +33,12 @@ class Tiling:
     num_warps: int
     num_stages: int
     descriptors: bool = False
-    specialize: bool = False
 
     @property
     def name(self) -> str:
         """The tiling as `tune` tells it."""
         told = f"{self.block_m}x{self.block_n}, {self.num_warps} warps, {self.num_stages} stages"
-        flags = ("descriptors", "specialize")
-        return told + "".join(f", {flag}" for flag in flags if getattr(self, flag))
+        return f"{told}, descriptors" if self.descriptors else told
 
 
 Table = Mapping[tuple[int, int], Mapping[int, Tiling]]
@@ -76,7 +75,8 @@ FORWARD: Table = {
 # fp32, to learn by, goes by plain multiply-adds: tf32 keeps 10 bits of an operand.
 SINGLE: Table = {
     (7, 5): {
-        64: Tiling(32, 32, num_warps=4, num_stages=1),
+        64: Tiling(32, 16, num_warps=4, num_stages=1),
+        128: Tiling(16, 16, num_warps=4, num_stages=1),
         256: Tiling(16, 16, num_warps=8, num_stages=1),
     }
 }
@@ -128,19 +128,25 @@ def tiling_for(
     *,
     simple: bool = False,
     more: bool = False,
-    windowed: bool = False,
+    tight: bool = False,
 ) -> Tiling:
     """Return how a call of so many queries a head runs on a card.
 
-    `simple` is the kernel of the page, `more` a call with dropout, a bias or a padding mask.
+    `simple` is the kernel of the page, `more` a call with dropout, a bias or a padding mask,
+    `tight` one with a window or lengths, which takes more registers than neither.
     """
     dim = held_dim(head_dim)
     table = SINGLE if itemsize == 4 else SIMPLE if simple else WITH_MORE if more else FORWARD
     rows = for_card(table, capability)
     found = rows[min(held for held in rows if held >= dim)]
+    if simple and itemsize == 4:  # with 16 rows one kernel spills on 10.0
+        found = replace(found, block_m=32)
     if more and itemsize == 4:
         found = replace(found, block_m=16)
-    if windowed and itemsize == 2:  # three loops take more registers than two
+    if head_dim < dim and itemsize == 2 and capability[0] not in (9, 10):
+        # Masks along the head dimension take registers too; wgmma and tcgen05 need fewer.
+        found = replace(found, block_n=min(32, found.block_n))
+    if tight and itemsize == 2:
         found = replace(found, num_warps=8)
     if simple or n_queries >= found.block_m:
         return found

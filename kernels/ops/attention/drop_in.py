@@ -28,7 +28,8 @@ def scaled_dot_product_attention(
     True where a key is seen, or a number that is added to the scores. As in PyTorch, and unlike
     `attention`, is_causal lets query i see the keys j ≤ i whatever the lengths. dropout_p draws
     from PyTorch's generator the seed of this package's numbers: another mask in every call and in
-    every replay of a graph. Returns (..., H, L, E). A query that sees no key gives zeros.
+    every replay of a graph. Under autocast all is cast to its dtype. Returns (..., H, L, E); a
+    query that sees no key gives zeros.
 
     ValueError or TypeError names the argument, what it got and what it takes: a value with another
     last dimension than key's is not taken, nor a mask beside is_causal.
@@ -44,6 +45,10 @@ def scaled_dot_product_attention(
                 f"{name} has the shape {tuple(one.shape)} and query {tuple(query.shape)}; what "
                 "stands before the heads must be the same"
             )
+    device = query.device.type
+    if torch.is_autocast_enabled(device):  # as PyTorch's function does
+        dtype = torch.get_autocast_dtype(device)
+        query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     if attn_mask is not None and is_causal:
         raise ValueError("attn_mask is given and is_causal is True; it takes one of them")
     q, k, v = (_of_four(one) for one in (query, key, value))

@@ -75,7 +75,8 @@ def forward(
         return out, lse
     drops = threshold(dropout_p) > 0
     more = drops or bias is not None or key_padding_mask is not None
-    plain = not more and q_lengths is None and k_lengths is None and window is None
+    ragged = q_lengths is not None or k_lengths is not None
+    plain = not more and not ragged and window is None
     plain = plain and not (causal and top_left and n_queries != n_keys)
     card = capability(q.device)
     if by_hand and plain and may_take_gluon(q) and suits_hopper(q, k, v, card):
@@ -84,10 +85,9 @@ def forward(
         hopper.launch(q, k, v, out, lse, scale=scale, causal=causal)
         return out, lse
     if tiling is None:
-        kind = {"more": more, "windowed": window is not None}
+        kind = {"more": more, "tight": ragged or window is not None}
         tiling = tiling_for(n_queries, head_dim, q.element_size(), card, **kind)
     dim = held_dim(head_dim)
-    ragged = q_lengths is not None or k_lengths is not None
     described = tiling.descriptors and not more and not ragged and by_descriptors(q, k, v)
     sources: tuple[Any, ...] = (q, k, v)
     if described:
@@ -136,7 +136,6 @@ def forward(
             BLOCK_N=tiling.block_n,
             BLOCK_D=dim,
             DESCRIPTORS=described,
-            SPECIALIZE=described and tiling.specialize,
             num_warps=tiling.num_warps,
             num_stages=tiling.num_stages,
         )

@@ -61,7 +61,6 @@ def over_keys(
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
     DESCRIPTORS: tl.constexpr,
-    SPECIALIZE: tl.constexpr,
 ):
     # The keys from `begin`, a multiple of BLOCK_N, to `end`. Only a MASKED loop asks which of them
     # a row sees; the other takes whole tiles that all rows see.
@@ -73,7 +72,7 @@ def over_keys(
     lanes = tl.arange(0, BLOCK_N)
     k_within = lanes.to(tl.int64)[:, None] * k_row_stride + dims
     v_within = lanes.to(tl.int64)[:, None] * v_row_stride + dims
-    for start in tl.range(begin, end, BLOCK_N, warp_specialize=SPECIALIZE):
+    for start in range(begin, end, BLOCK_N):
         keys = start + lanes
         keep = None
         if MASKED or padding_ptr is not None:
@@ -192,7 +191,6 @@ def attention_forward(
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
     DESCRIPTORS: tl.constexpr,
-    SPECIALIZE: tl.constexpr,
 ):
     # One axis of programs, since the others end at 65,535: tiles of a head side by side, and with
     # CAUSAL the longest first, so that none is left alone at the end.
@@ -262,18 +260,18 @@ def attention_forward(
         state = over_keys(
             state, q, k_head, v_head, bias_head, padding, seed_offset_ptr, strides, at,
             sizes, begin, tl.minimum(whole, end), True, CAUSAL, WINDOWED, DROPS,
-            D, BLOCK_M, BLOCK_N, BLOCK_D, DESCRIPTORS, False,
+            D, BLOCK_M, BLOCK_N, BLOCK_D, DESCRIPTORS,
         )  # fmt: skip
     state = over_keys(
         state, q, k_head, v_head, bias_head, padding, seed_offset_ptr, strides, at,
         sizes, whole, whole_end, False, CAUSAL, WINDOWED, DROPS,
-        D, BLOCK_M, BLOCK_N, BLOCK_D, DESCRIPTORS, SPECIALIZE,
+        D, BLOCK_M, BLOCK_N, BLOCK_D, DESCRIPTORS,
     )  # fmt: skip
     if CAUSAL or WINDOWED or RAGGED:
         state = over_keys(
             state, q, k_head, v_head, bias_head, padding, seed_offset_ptr, strides, at,
             sizes, tl.maximum(whole, whole_end), end, True, CAUSAL, WINDOWED, DROPS,
-            D, BLOCK_M, BLOCK_N, BLOCK_D, DESCRIPTORS, False,
+            D, BLOCK_M, BLOCK_N, BLOCK_D, DESCRIPTORS,
         )  # fmt: skip
     largest, total, acc = state
 

@@ -52,8 +52,8 @@ def forward_moves(case: Case, tiling: Tiling) -> Moves:
 def moves(case: Case, _pass: str) -> Moves:
     """What `fused` moves."""
     _, _, length, head_dim = case.shape
-    size, windowed = case.dtype.itemsize, "window" in dict(case.options)
-    tiling = tiling_for(length, head_dim, size, capability(_CPU), windowed=windowed)
+    size, tight = case.dtype.itemsize, "window" in dict(case.options)
+    tiling = tiling_for(length, head_dim, size, capability(_CPU), tight=tight)
     return forward_moves(case, tiling)
 
 

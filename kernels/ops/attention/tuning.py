@@ -18,30 +18,31 @@ Tensor = torch.Tensor
 
 def to_try(case: Case) -> dict[str, Tiling]:
     """The tilings worth timing in a case, by name."""
+    by_copies = functools.partial(Tiling, descriptors=True)
     if case.dtype.itemsize == 4:
         found = [Tiling(32, 32, 8, 1), Tiling(64, 32, 8, 1), Tiling(32, 32, 4, 1)]
     elif held_dim(case.shape[3]) <= 64:
         found = [
             Tiling(128, 64, 4, 3),
             Tiling(128, 64, 8, 3),
-            Tiling(128, 128, 4, 2),
             Tiling(128, 128, 8, 2),
-            Tiling(64, 64, 4, 3),
-            Tiling(128, 64, 4, 3, descriptors=True),
-            Tiling(128, 128, 8, 2, descriptors=True),
-            Tiling(128, 64, 4, 3, descriptors=True, specialize=True),
-            Tiling(128, 128, 8, 2, descriptors=True, specialize=True),
+            by_copies(128, 64, 4, 3),
+            by_copies(128, 64, 8, 3),
+            by_copies(128, 128, 8, 2),
+            by_copies(128, 128, 8, 3),
+            by_copies(256, 64, 8, 3),
+            by_copies(64, 64, 4, 4),
         ]
     else:
         found = [
             Tiling(128, 64, 8, 3),
             Tiling(128, 128, 8, 2),
-            Tiling(128, 64, 8, 2),
-            Tiling(64, 64, 4, 3),
-            Tiling(128, 64, 8, 3, descriptors=True),
-            Tiling(128, 128, 8, 2, descriptors=True),
-            Tiling(128, 64, 8, 3, descriptors=True, specialize=True),
-            Tiling(128, 128, 8, 2, descriptors=True, specialize=True),
+            by_copies(128, 64, 8, 3),
+            by_copies(128, 64, 8, 2),
+            by_copies(128, 128, 8, 2),
+            by_copies(128, 128, 8, 3),
+            by_copies(64, 64, 4, 3),
+            by_copies(64, 128, 4, 2),
         ]
     return {one.name: one for one in found}
 

@@ -1,0 +1,157 @@
+"""Attention on a GPU: against float64 and PyTorch, ragged, grouped, strided, kept, in graphs."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from kernels.ops.attention.attention import attention, fused_simple, reference
+from kernels.ops.attention.configurations import Tiling
+from kernels.ops.attention.drop_in import scaled_dot_product_attention
+from kernels.ops.attention.forward import forward
+from kernels.ops.attention.operators import operator
+from kernels.ops.attention.tuning import to_try
+from kernels.registry import DTYPES, Case
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
+]
+
+
+def make(queries, keys=None, *, batch=2, heads=4, own=None, dim=64, dtype=torch.bfloat16):
+    keys = queries if keys is None else keys
+    sizes = (batch, heads, queries, dim), *((batch, own or heads, keys, dim),) * 2
+    generator = torch.Generator("cuda").manual_seed(queries + keys)
+    return tuple(torch.randn(s, generator=generator, device="cuda").to(dtype) for s in sizes)
+
+
+def off(got, exact):
+    return float((got.double() - exact).norm() / exact.norm())
+
+
+def unit(dtype):
+    return torch.finfo(dtype).eps / 2
+
+
+@pytest.mark.proves("kernels.ops.attention.forward_kernels", "kernels.ops.attention.simple")
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dim", [16, 64, 80, 128])
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+def test_errors_are_within_twice_pytorchs(dtype, dim, causal):
+    for length in (1, 128, 1000, 2048):
+        q, k, v = make(length, dim=dim, dtype=dtype)
+        for large in (1, 20):
+            exact = reference(large * q, k, v, causal=causal)
+            theirs = F.scaled_dot_product_attention(large * q, k, v, is_causal=causal)
+            bound = max(2 * off(theirs, exact), unit(dtype)) + 2.0**-19
+            assert off(attention(large * q, k, v, causal=causal), exact) <= bound
+            if dim != 80:
+                assert off(fused_simple(large * q, k, v, causal=causal), exact) <= bound
+
+
+@pytest.mark.proves("kernels.ops.attention.configurations", "kernels.ops.attention.tuning")
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dim", [64, 128])
+def test_every_tiling_that_is_compared(dim, causal):
+    q, k, v = make(1000, dim=dim)
+    exact = reference(q, k, v, causal=causal)
+    for name, tiling in to_try(Case((2, 16, 8192, dim), torch.bfloat16)).items():
+        out, _ = forward(q, k, v, causal=causal, scale=dim**-0.5, tiling=tiling)
+        assert off(out, exact) <= 2 * unit(q.dtype), name
+
+
+OPTIONS = {
+    "few queries": ((3, 1111), {"causal": True}),
+    "more queries": ((1111, 777), {"causal": True}),
+    "window": ((1000, 1000), {"causal": True, "window": 200}),
+    "both sides": ((1000, 900), {"window": 100}),
+    "padding": ((300, 700), {"key_padding_mask": lambda b, q, k: torch.rand(b, k) < 0.3}),
+    "lengths": (
+        (300, 300),
+        {
+            "causal": True,
+            "q_lengths": lambda b, q, k: torch.tensor([100, 300]),
+            "k_lengths": lambda b, q, k: torch.tensor([130, 0]),
+        },
+    ),
+    "bias": ((300, 500), {"bias": lambda b, q, k: torch.randn(1, 4, q, k)}),
+    "bool": ((300, 500), {"bias": lambda b, q, k: torch.rand(b, 1, q, k) < 0.5}),
+    "dropout": (
+        (300, 501),
+        {"dropout_p": 0.2, "seed_offset": lambda b, q, k: torch.tensor([2**40 + 7, 1])},
+    ),
+}
+
+
+@pytest.mark.proves("kernels.ops.attention.attention", "kernels.ops.attention.formula")
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("dim", [64, 128, 256])
+def test_options(name, dim):
+    (queries, keys), told = OPTIONS[name]
+    given = make(queries, keys, own=2, dim=dim)
+    options = {n: x(2, queries, keys).cuda() if callable(x) else x for n, x in told.items()}
+    exact, exact_lse = reference(*given, return_lse=True, **options)
+    out, lse = attention(*given, return_lse=True, **options)
+    assert off(out, exact) <= 2 * unit(out.dtype)
+    torch.testing.assert_close(lse.double(), exact_lse, rtol=1e-4, atol=1e-4)
+    assert torch.equal(attention(*given, **options), out)  # from what was written down
+    leaves = [t.detach().requires_grad_() for t in given]
+    upstream = torch.randn_like(out)
+    ours = torch.autograd.grad(attention(*leaves, **options), leaves, upstream)
+    wide = [t.detach().double().requires_grad_() for t in given]
+    truth = torch.autograd.grad(reference(*wide, **options), wide, upstream.double())
+    for one, other in zip(ours, truth, strict=True):
+        assert off(one, other) <= 4 * unit(one.dtype)
+
+
+def test_more_heads_than_a_grid_has_along_y():
+    q, k, v = make(1, 5, batch=70000, heads=1, dim=16)
+    assert off(attention(q, k, v), reference(q, k, v)) <= 2 * unit(q.dtype)
+
+
+def test_places_beyond_32_bits():
+    memory = torch.empty(2**31 + 2**12, dtype=torch.bfloat16, device="cuda")
+    q, k, v = make(2, batch=1, heads=1)
+    far = memory.as_strided(k.shape, (2**31, 2**31, 2**31, 1))
+    far.copy_(k)
+    assert torch.equal(attention(q, far, v), attention(q, k, v))
+    out = forward(q, far, v, scale=0.125, tiling=Tiling(16, 16, 4, 1))[0]
+    assert off(out, reference(q, k, v)) <= 2 * unit(q.dtype)
+
+
+def test_a_call_is_kept_and_a_graph_draws_anew():
+    q, k, v = make(300)
+    for _ in range(2):
+        attention(q, k, v, causal=True)
+    assert operator.ready.plans
+    seed_offset = torch.tensor([1, 0], device="cuda")
+    draws = {"dropout_p": 0.5, "seed_offset": seed_offset}
+    attention(q, k, v, **draws)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = attention(q, k, v, **draws)
+        drawn = scaled_dot_product_attention(q, k, v, dropout_p=0.5)
+    seen = []
+    for number in range(2):
+        seed_offset[1] = number
+        graph.replay()
+        assert torch.equal(out, attention(q, k, v, **draws))
+        seen.append((out.clone(), drawn.clone()))
+    for one, other in zip(*seen, strict=True):
+        assert not torch.equal(one, other)
+
+
+def test_a_compiled_layer_keeps_it_whole():
+    q, k, v = make(300)
+
+    def layer(q, k, v):
+        return scaled_dot_product_attention(q * 2, k, v, is_causal=True) + 1
+
+    compiled = torch.compile(layer, fullgraph=True)
+    torch.testing.assert_close(compiled(q, k, v), layer(q, k, v))
+    leaves = [t.detach().requires_grad_() for t in (q, k, v)]
+    upstream = torch.randn_like(q)
+    one = torch.autograd.grad(compiled(*leaves), leaves, upstream)
+    other = torch.autograd.grad(layer(*leaves), leaves, upstream)
+    for got, wanted in zip(one, other, strict=True):
+        assert off(got, wanted.double()) <= 8 * unit(q.dtype)
