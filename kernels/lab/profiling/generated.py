@@ -34,6 +34,8 @@ Tensor = torch.Tensor
 FILE = "generated.json"
 ROWS = (4096, 2048, 1024)  # of a first call, of a second with another shape, and of a third
 COLS, INNER = 4096, 1024
+# Where the compiler put a kernel on the machine that recorded it.
+_PLACE = re.compile(r"^ *# kernel path: .*\n", re.MULTILINE)
 # A kernel in a module that TorchInductor wrote: its name and its text.
 _KERNEL = re.compile(r"async_compile\.triton\(\s*'(\w+)',\s*'''(.*?)'''", re.DOTALL)
 
@@ -161,7 +163,7 @@ def of_function(
     code: list[str] = []
 
     def call() -> None:
-        code.extend(run_and_get_code(compiled, *first)[1])
+        code.extend(_PLACE.sub("", text) for text in run_and_get_code(compiled, *first)[1])
 
     with torch._inductor.config.patch(force_disable_caches=True):
         seconds = [_seconds(call, device)]
