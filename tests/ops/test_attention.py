@@ -589,7 +589,7 @@ def test_the_operators_pass_pytorchs_own_checks():
     q, k, v = make(20)
     rest = (None, None, None, None, None, True, False, None, 0.25, 0.0)
     operators = torch.ops.fusing_kernels
-    torch.library.opcheck(operators.attention.default, (q, k, v, *rest, False, False))
+    torch.library.opcheck(operators.attention.default, (q, k, v, *rest, True, False))
     packed = torch.randn(2, 20, 2, 16).transpose(1, 2)
     torch.library.opcheck(operators.attention.default, (packed, k, v, *rest, True, False))
     leaves = [t.requires_grad_() for t in make(20)]
