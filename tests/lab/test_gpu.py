@@ -77,6 +77,6 @@ def test_the_steps_and_the_exit_code(tmp_path, monkeypatch, capsys):
         "t4/models.json",
         "t4/host.json",
         "t4/generated.json",
-        *(f"t4/{s}.{k}" for s in ("norms", "pointwise", "ceilings") for k in ("csv", "json")),
+        *(f"t4/{s}.{k}" for s in selection.suites() for k in ("csv", "json")),
     }
     assert gpu_run.run(tmp_path, ["ceilings"], 0.1, False) == 0
