@@ -14,7 +14,8 @@ import torch
 from kernels import registry
 from kernels.lab import selection
 from kernels.lab.cards import devices
-from kernels.lab.counting import traffic
+from kernels.lab.cards.makers import CARDS
+from kernels.lab.counting import in_processes, op_ledger, traffic
 from kernels.lab.measuring import (
     bench,
     cell_bench,
@@ -197,6 +198,39 @@ def test_a_row_faster_than_the_copy(time_us, ideal, timing_, verdict):
     assert len(rejected) == (verdict == "rejected")
     for sentence in flagged + rejected:
         assert "layernorm fused 64x1000 fp32" in sentence
+
+
+@pytest.mark.parametrize(("time_us", "believed"), [(276.6, True), (245.0, True), (244.0, False)])
+def test_above_the_copy_the_memory_itself_is_the_bound(time_us, believed):
+    """Three tensors read and two written on an H200: faster than a copy, below 4.8 TB/s."""
+    rows = a_pair(291.5, time_us, 1120 << 20)
+    kept, flagged, rejected = verdicts.judge(rows, 50 << 20, CARDS["h200"].bandwidth_bytes_per_s)
+    assert (len(kept) == 2, len(flagged), len(rejected)) == (believed, believed, not believed)
+    assert all("below the memory's 4.80 TB/s" in sentence for sentence in flagged)
+
+
+@pytest.mark.parametrize("ideal", [0, 1, 8, 1023, 1024, 1025, 50339856 % 4096])
+def test_what_the_copies_copy_is_divided_by_64_bytes(ideal):
+    """A size with 16 bytes of a seed in it made the copy's kernel move 4 bytes at a time."""
+    cell = SimpleNamespace(cost=SimpleNamespace(bytes_ideal=ideal))
+    (held,) = cell_bench.copy_sets(cell, torch.device("cpu"), 0, 1)
+    assert held["x"].numel() % 64 == 0
+    assert 0 <= 2 * held["x"].numel() - ideal <= 2 * cell_bench.COPY_UNIT
+
+
+def test_counts_in_processes_are_those_of_this_one(monkeypatch):
+    monkeypatch.setattr(in_processes, "FEW", 2)
+    monkeypatch.setattr(in_processes, "MOST_PROCESSES", 2)
+    op = registry.get("layernorm")
+    case = registry.Case((64, 1000), torch.float32)
+    tasks = [("layernorm", name, case, "fwd") for name in ("fused", "eager", "compile")]
+    found = in_processes.count_all(tasks)
+    assert found == [in_processes.count(task) for task in tasks]
+    assert found[0] == in_processes.Counted(
+        *(getattr(op_ledger.count_case(op, "fused", case), name) for name in
+          ("bytes_unique", "bytes_requested", "bytes_sectors", "method"))
+    )  # fmt: skip
+    assert "can't be counted" in found[2]
 
 
 def test_an_error_is_measured_by_rows_and_sees_what_is_not_written(monkeypatch):

@@ -27,6 +27,7 @@ from typing import Any
 import torch
 
 from kernels.lab.cards import devices
+from kernels.lab.cards.makers import CARDS
 from kernels.lab.measuring import timing, verdicts
 from kernels.lab.measuring.cell_bench import Bench, say
 from kernels.lab.measuring.kept_cells import KeptCells, file_of
@@ -196,11 +197,13 @@ def _fill(bench: Bench, cells: Sequence[Cell], record: dict[str, Any]) -> None:
     started = time.perf_counter()
     bench.rows = verdicts.fill_bytes(bench.rows, cells, bench.problem)
     say(f"bytes counted  ({time.perf_counter() - started:.1f} s)")
-    bench.rows, flagged, rejected = verdicts.judge(bench.rows, bench.stream.l2_bytes)
+    card = CARDS.get(record["card"]["slug"])
+    rate = None if card is None else card.bandwidth_bytes_per_s
+    bench.rows, flagged, rejected = verdicts.judge(bench.rows, bench.stream.l2_bytes, rate)
     record["timelines"] = bench.timelines
     record["cache_effects"], record["rejected"] = flagged, rejected
     for sentence in flagged:
-        say(f"cache effect  {sentence}")
+        say(f"above the copy  {sentence}")
     for sentence in rejected:
         bench.problem(f"rejected  {sentence}")
 
