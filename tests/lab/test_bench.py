@@ -486,6 +486,30 @@ def test_a_run_that_is_cut_between_cells_goes_on_there(a_gpu, doubling, tmp_path
         bench.run(replace(options, resume=True))
 
 
+def test_a_run_that_is_cut_while_launches_are_counted_goes_on_there(
+    a_gpu, doubling, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(profile, "find_ncu", lambda: None)
+    timeline, asked = profile.timeline, []
+
+    def then_cut(fn):
+        if len(asked) == 3:  # the first cell has three: the copy, eager, torch
+            raise Cut
+        asked.append(fn)
+        return timeline(fn)
+
+    monkeypatch.setattr(profile, "timeline", then_cut)
+    options = bench.Options(*OF_A_CUT_RUN, out=tmp_path, seconds=0.01)
+    with pytest.raises(Cut):
+        bench.run(options)
+    monkeypatch.setattr(profile, "timeline", lambda fn: asked.append(fn) or timeline(fn))
+    bench.run(replace(options, resume=True))
+    rows, record = read_suite(tmp_path / "a-card" / "pointwise.csv")
+    assert len(asked) == 6
+    assert all(row.launches is not None for row in rows)
+    assert record["timelines"].keys() == {row.place for row in rows if row.timing == "graph"}
+
+
 def test_a_device_that_died_leaves_the_recorded_file_alone(a_gpu, doubling, monkeypatch, capsys):
     monkeypatch.setattr(bench, "DATA_DIR", ROOT / "never")
     calls = []

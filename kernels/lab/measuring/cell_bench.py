@@ -308,8 +308,11 @@ class Bench:
             samples[how] = {**kept, **rest}
 
     def count_launches(self, cell: Cell) -> None:
-        """Fill the column `launches` of the cell's rows, and keep the timelines."""
-        measured = {row.variant for row in self.rows if in_cell(row, cell)}
+        """Fill the column `launches` of the cell's rows, and keep the timelines.
+
+        What a run that was cut has counted is not counted again.
+        """
+        measured = {row.variant for row in self.rows if in_cell(row, cell) and row.launches is None}
         medians = self.copies.get(cell.name, {})
         copies = [
             copy
