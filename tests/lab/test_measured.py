@@ -33,7 +33,7 @@ def test_recorded_rows_of_every_card_or_of_one(two_cards):
         "Recorded on one Card B on 2026-11-28 by `python -m kernels.lab bench norms`."
     )
     assert one.row("fused") == a_row()
-    assert one.graph("fused", "torch") == [a_row()]
+    assert one.graph("fused", "torch") == [a_row()] == one.graph()
     assert one.timeline("fused") == [("k", 0.0, 1.5)]
     assert one.kernels("fused") == [{"name": "k", "dram_read": 8}]
     with pytest.raises(LookupError, match="'torch' was not profiled on Card B"):

@@ -33,9 +33,9 @@ class Measured:
         raise LookupError(f"no {timing} row of {variant!r} was measured on {self.card}")
 
     def graph(self, *variants: str) -> list[Row]:
-        """Return the graph rows of the variants that were measured, in the order asked for."""
+        """Return the graph rows of the variants that were measured, in this order; of none, all."""
         there = {row.variant: row for row in self.rows if row.timing == "graph"}
-        return [there[name] for name in variants if name in there]
+        return [there[name] for name in variants or there if name in there]
 
     def kernels(self, variant: str) -> list[dict[str, Any]]:
         """Return what Nsight Compute told of each of a variant's kernels, in their order.
