@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kernels.lab.measuring import shown
-from kernels.lab.records.data import write_suite
+from kernels.lab.records.data import read_suite, write_suite
 from tests.lab.test_data import a_row
 
 KEY = ("layernorm", (64, 1000), torch.float32)
@@ -23,6 +23,16 @@ def two_cards(tmp_path):
         }
         write_suite(tmp_path / slug / "norms.csv", [a_row()], told)
     return tmp_path
+
+
+def test_what_was_profiled_with_other_options_is_another_cell(two_cards):
+    path = two_cards / "a-card" / "norms.csv"
+    rows, told = read_suite(path)
+    cells = told["profile"]["cells"]
+    cells.insert(0, cells[0] | {"options": "p=0", "kernels": [{"name": "another"}]})
+    write_suite(path, rows, told)
+    (one,) = shown.recorded(*KEY, gpu="a-card", data_dir=two_cards)
+    assert one.kernels("fused") == [{"name": "k", "dram_read": 8}]
 
 
 def test_recorded_rows_of_every_card_or_of_one(two_cards):

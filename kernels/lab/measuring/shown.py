@@ -42,11 +42,11 @@ class Measured:
 
         LookupError with one sentence if the variant was not profiled here.
         """
-        row = self.rows[0]  # all are of one operation, shape, dtype and pass
-        wanted = (row.op, variant, row.shape, row.dtype, row.pass_)
+        row = self.rows[0]  # all are of one operation, shape, dtype, options and pass
+        wanted = (row.op, variant, row.shape, row.dtype, row.pass_, row.options)
         for cell in self.provenance.get("profile", {}).get("cells", []):
-            told = (cell[key] for key in ("op", "variant", "shape", "dtype", "pass_"))
-            if tuple(told) == wanted:
+            told = [cell[key] for key in ("op", "variant", "shape", "dtype", "pass_")]
+            if (*told, cell.get("options", "")) == wanted:
                 return list(cell["kernels"])
         raise LookupError(f"{variant!r} was not profiled on {self.card}")
 
