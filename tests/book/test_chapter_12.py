@@ -270,6 +270,16 @@ def test_the_notebook_runs_and_its_counts_are_as_told():
     for length in (512, 2048, 8192):
         share = (1 + 128 / length) / 2
         assert f"N = {length}: {share:.1%} of all keys" in told["causal-asked"]
+    for name, key, passes in (("eager", "unique", 8), ("fused_simple", "requested", None)):
+        pattern = rf"{name} +bytes_{key}: (\S+) GB, causal (\S+) GB"
+        whole, causal = map(float, re.search(pattern, told["causal-eager"]).groups())
+        if passes:  # two more, and a mask of a byte a pair, made, turned round and read
+            assert causal == pytest.approx((passes * table + ideal + 4 * n * n) / 1e9, abs=0.02)
+        else:
+            assert whole / causal == pytest.approx(2, rel=0.05)
+    errors = [float(e) for e in re.findall(r"(\d\S+e-\d+)", told["lse-merge"])]
+    assert errors[0] < 4e-3
+    assert errors[1] < 1e-5
     pieces = re.findall(r"pieces: (\d+), ([\d,]+) bytes", told["split-count"])
     assert [int(count) for count, _ in pieces] == [1, 4, 4]
     one, many = re.findall(r"(\d+) programs, (\S+) MB", told["split-count"])
