@@ -345,6 +345,8 @@ def records(folder, times_us, gpu="h100-sxm"):
     cases = attention.OP.cases_of("fwd") if times_us else ()
     for case, (variant, time_us) in itertools.product(cases, times_us.items()):
         cost = attention.cost(case)
+        if variant == "eager" and case.shape[2] == 16384:  # as where memory doesn't suffice
+            time_us = None
         row = a_row(
             op="attention",
             variant=variant,
@@ -395,7 +397,8 @@ def test_the_page_fills_itself_when_records_come(told, tmp_path):
     for table in tables:
         lines = {line.split("|")[1].strip(): line for line in table.splitlines()[2:]}
         assert lines["fused_hopper"].count("150 µs, 2.00") == 4
-        assert lines["eager"].count("900 µs, 0.33") == 4
+        assert lines["eager"].count("900 µs, 0.33") == 3
+        assert lines["eager"].endswith("| – |")
         assert "flex" not in lines
     peak = plots.ceilings_of(recordings("ceilings", tmp_path)[0], "bf16").compute_flops_per_s
     least = 4 * 16 * 16384**2 * 128 / peak * 1e6
