@@ -2,13 +2,11 @@
 
 import ast
 import functools
-import inspect
 import itertools
 import json
 import math
 import re
 import shutil
-from typing import ClassVar
 
 import pytest
 import torch
@@ -22,6 +20,7 @@ from kernels.ops.attention import attention, moves, simple
 from kernels.ops.attention.configurations import Tiling
 from kernels.paths import DATA_DIR, ROOT
 from tests.book.test_chapter_07 import loaded
+from tests.book.test_chapter_10 import parts
 from tests.lab.test_data import a_row
 
 CHAPTER = "12_flash_attention.ipynb"
@@ -60,23 +59,8 @@ def page(sources, tmp_path_factory):
 # ------------------------------------------------------------------ the page's kernel
 
 
-class Renamed(ast.NodeTransformer):
-    """The package's kernel by the page's names: its scores are s there, and its sum l."""
-
-    names: ClassVar = {"s": "scores", "l": "s"}
-
-    def visit_Name(self, node):
-        return ast.Name(self.names.get(node.id, node.id), node.ctx)
-
-
 def test_the_kernel_of_the_page_reads_as_the_packages(page):
-    mine, theirs = (
-        ast.parse(inspect.getsource(kernel.fn)).body[0]
-        for kernel in (page.attention_tile, simple.attention_simple)
-    )
-    theirs = Renamed().visit(theirs)
-    assert ast.dump(mine.args) == ast.dump(theirs.args)
-    assert [ast.dump(one) for one in mine.body] == [ast.dump(one) for one in theirs.body]
+    assert parts(page.attention_tile) == parts(simple.attention_simple)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
@@ -260,7 +244,7 @@ def test_the_notebook_runs_and_its_counts_are_as_told():
     assert corrections[0] == 0
     assert corrections[2] == 1
     assert all(0 < c < 1 for c in (corrections[1], corrections[3]))
-    ends = re.findall(r"acc / s = (\S+)|at once: (\S+)", told["online-run"])
+    ends = re.findall(r"acc / l = (\S+)|at once: (\S+)", told["online-run"])
     assert ends[-1][1] == ends[-2][0]
     assert all(float(e) < 3e-3 for e in re.findall(r"error (\S+)", told["attend"]))
     assert len(re.findall(r"error", told["attend"])) == 6
