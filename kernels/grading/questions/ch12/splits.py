@@ -8,11 +8,12 @@ from collections.abc import Iterator
 
 import torch
 
-from kernels.grading.cases import Case, Run
+from kernels.grading.cases import Case, Run, memory_of
 from kernels.grading.checks import computed_by_kernels, reads_once, within_bytes
 from kernels.grading.question import Attempt, Speed, Wrong
 from kernels.grading.questions.ch10.tile import compiles_in_both, on_tensor_cores
 from kernels.grading.questions.kits.attention import (
+    CORRECTIONS,
     HIGH,
     LOW,
     RISING,
@@ -24,30 +25,33 @@ from kernels.grading.questions.kits.attention import (
     attention_models,
     by_trait,
     scores,
+    walk_state,
 )
 from kernels.grading.questions.kits.gradients import no_atomics
 from kernels.grading.questions.kits.wrong_models import (
     Tensor,
-    masked_lanes_named,
+    lanes_named,
     recognised,
     right_or_told,
 )
+from kernels.launch.interpreter import tensors_of
+from kernels.registry import dtype_name
 
 _MOST_QUERIES = 16
 # Heads, M, N, d, dtype, what is special, splits: with keys that splits don't divide, and splits
 # without a key.
 _PLAN: tuple[tuple[int, int, int, int, str, str, int], ...] = (
-    (2, 4, 256, 32, "fp32", "", 4),
-    (3, 1, 300, 16, "fp16", "", 3),
-    (1, 16, 200, 64, "fp16", "", 1),
-    (2, 9, 500, 32, "bf16", "", 6),
-    (1, 3, 20, 16, "fp32", "", 8),
+    (1, 4, 160, 32, "fp32", "", 3),
+    (2, 1, 130, 16, "fp16", "", 3),
+    (1, 16, 100, 64, "fp16", "", 1),
+    (2, 5, 190, 32, "bf16", "", 4),
+    (1, 2, 20, 16, "fp32", "", 5),
     (2, 1, 1, 16, "fp16", "", 2),
-    (1, 5, 150, 64, "fp32", "", 2),
-    (1, 4, 256, 16, "fp32", RISING, 4),
-    (1, 4, 180, 16, "fp32", HIGH, 3),
-    (1, 4, 180, 16, "fp32", LOW, 3),
-    (2, 4, 256, 32, "fp32", "", 4),
+    (1, 3, 90, 64, "fp32", "", 2),
+    (1, 2, 160, 16, "fp32", RISING, 3),
+    (1, 2, 100, 16, "fp32", HIGH, 2),
+    (1, 2, 100, 16, "fp32", LOW, 2),
+    (1, 4, 160, 32, "fp32", "", 3),
 )
 _OUTSIDE = (
     "Queries take rows < M, keys and values stop at the share's end or at N, whichever comes "
@@ -78,7 +82,7 @@ def _case(
 
 def _cases(seed: int) -> list[Case]:
     rng = random.Random(seed)
-    plan = [*_PLAN, (2, rng.randrange(2, 16), rng.randrange(200, 600), 32, "fp16", "", 5)]
+    plan = [*_PLAN, (1, rng.randrange(2, 9), rng.randrange(100, 200), 32, "fp16", "", 4)]
     return [_case(rng, *one) for one in plan]
 
 
@@ -109,10 +113,6 @@ def _merges(case: Case) -> Iterator[tuple[str, Tensor]]:
             "The shares don't add up to 1: divide by the sum of exp(its L - the largest L).",
             (outputs * weights).sum(0),
         )
-        yield (
-            "The splits are weighed by L. Their keys weigh exp(L).",
-            (outputs * logs).sum(0) / logs.sum(0),
-        )
         sums = [torch.exp(s[..., f : f + each] - s[..., f : f + each].amax(-1, keepdim=True))
                 for f in range(0, n, each)]  # fmt: skip
         totals = torch.stack([one.sum(-1, keepdim=True) for one in sums])
@@ -129,19 +129,32 @@ def _merges(case: Case) -> Iterator[tuple[str, Tensor]]:
             (outputs * tops).sum(0) / tops.sum(0),
         )
         yield (
-            "That is the first split's output: the second launch merges all.",
+            "The first share of the keys alone is in the output: either all splits take it, where "
+            "a split's begins at its number times the share, or the second launch merges no other.",
             shares[0][0],
         )
-        yield (
-            "That is one split's output alone: the second launch merges all, and each split stores "
-            "to a place of its own.",
-            shares[-1][0],
-        )
-        yield (
-            "All splits take the same share of the keys: a split's begins at its number times the "
-            "share.",
-            over(0, each)[0],
-        )
+        last = shares[-1][0] if len(shares) == splits else torch.zeros_like(shares[-1][0])
+        for one in (shares[-1][0], last):
+            yield (
+                "That is one split's output alone: the second launch merges all, and each split "
+                "stores to a place of its own.",
+                one,
+            )
+        for fault in ("no correction", "l alone", "acc alone", "masked with 0"):
+            for block in (16, 32, 64):
+                states = [
+                    walk_state(
+                        s[..., f : f + each],
+                        v[..., f : f + each, :],
+                        torch.ones_like(s[..., f : f + each], dtype=torch.bool),
+                        block,
+                        fault,
+                    )
+                    for f in range(0, n, each)
+                ]
+                ls = torch.stack([m + torch.log(total) for m, total, _ in states])
+                outs = torch.stack([acc / total for _, total, acc in states])
+                yield CORRECTIONS[fault], (outs * torch.softmax(ls, 0)).sum(0)
         for block in (16, 32, 64, 128):
             length = math.ceil(each / block) * block
             wide = [over(first, min(n, first + length)) for first in range(0, n, each)]
@@ -162,11 +175,11 @@ def _explain(runs: list[Run]) -> str:
     failed = [r for r in runs if r.fault is not None]
     if {r.case.trait for r in failed} == {HIGH, LOW} and all(r.wrong.numel() for r in failed):
         return _TELLS[HIGH]
-    few = all(r.case.tensors["k"].shape[-2] <= 64 * (int(r.case.options[0]) - 1) for r in failed)
-    if failed and few and any(r.fault is None for r in runs) and all_nan(runs):
+    if any(_only_empty(runs, step) for step in (1, 16, 32, 64, 128)) and all_nan(runs):
         return (
             "It is right where each split has a key. One without has l = 0 and m = -inf: 0 / 0 is "
-            "nan, and so is nan times the share 0. Let it store zeros, with L = -inf."
+            "nan, and so is nan times the share 0. It stores zeros, with L = -inf, since the "
+            "second launch reads its part too."
         )
     if all_nan(runs):
         return (
@@ -174,6 +187,34 @@ def _explain(runs: list[Run]) -> str:
             "every split store its part, one without keys too?"
         )
     return ""
+
+
+def _only_empty(runs: list[Run], step: int) -> bool:
+    """Whether runs fail just where a split has no key, if shares are multiples of `step`."""
+
+    def empty(case: Case) -> bool:
+        n, splits = case.tensors["k"].shape[-2], int(case.options[0])
+        each = math.ceil(math.ceil(n / splits) / step) * step
+        return math.ceil(n / each) < splits
+
+    return all(empty(r.case) == (r.fault is not None) for r in runs)
+
+
+def _in_fp32(attempt: Attempt, runs: list[Run]) -> None:
+    """`Wrong` if a launch takes a tensor of 16 bits that is none of q, k, v and o."""
+    for r in runs:
+        known = {memory_of(t) for t in (*r.case.tensors.values(), r.output)}
+        for launch in r.launches:
+            for name, value in launch.arguments.items():
+                for t in tensors_of(value):
+                    if memory_of(t) not in known and t.dtype.itemsize < 4:
+                        raise Wrong(
+                            f"{launch.name} takes {name} in {dtype_name(t.dtype)} on {r.case}; "
+                            "partial results are fp32.",
+                            "A split's output would be rounded once, and the merged one again, and "
+                            "exp of a rounded L is off by as much as L was.",
+                        )
+    attempt.held.append("partial results in fp32")
 
 
 def _enough(attempt: Attempt, runs: list[Run]) -> None:
@@ -199,6 +240,7 @@ def grade_splits(attempt: Attempt) -> None:
     if launched := [r for r in runs if len(r.launches)]:
         _enough(attempt, launched)
     computed_by_kernels(attempt, runs, launches=2)
+    _in_fp32(attempt, runs)
     for name in ("k", "v"):
         reads_once(attempt, runs, name)
 
@@ -214,7 +256,7 @@ def grade_splits(attempt: Attempt) -> None:
         ideal,
         "q, k and v read, d + 2 numbers a split and query written and read in fp32, o written",
     )
-    masked_lanes_named(attempt, [r for r in runs if r.case.tensors["k"].shape[1] % 16])
+    lanes_named(attempt, [r.case for r in runs if r.case.tensors["k"].shape[1] % 16][:2])
     on_tensor_cores(attempt, [case for case in cases if case.x.dtype == torch.float32])
     attempt.held[-1] = "fp32 stays fp32"
     compiles_in_both(attempt, cases)

@@ -7,20 +7,22 @@ import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from kernels.grading.question import Attempt, NotAnswered, Wrong
-from kernels.grading.questions.kits.numbers import (
-    _FLOATS,
-    _INTS,
-    Mistake,
-    Told,
-    answered,
-    kind,
-    meaning,
-    same,
-)
+import numpy as np
 
-State = tuple[float, ...]
-_INF = math.inf
+from kernels.grading.question import Attempt, Wrong
+from kernels.grading.questions.ch12.halves import (
+    OF_L,
+    OF_O,
+    OF_STATE,
+    State,
+    merged,
+    merged_outputs,
+    output_of,
+    state_of,
+)
+from kernels.grading.questions.kits.numbers import Mistake, Told, answered, kind, meaning, same
+
+_NUMBERS = (float, np.float64, np.float32, int, np.int64, np.int32)
 
 
 class _Pair(NamedTuple):
@@ -29,39 +31,6 @@ class _Pair(NamedTuple):
     a: State
     b: State
     trait: str
-
-
-def state_of(keys: list[tuple[float, float]]) -> State:
-    """(m, l, acc) of some keys, each a score and a value."""
-    if not keys:
-        return (-_INF, 0.0, 0.0)
-    m = max(s for s, _ in keys)
-    weights = [math.exp(s - m) for s, _ in keys]
-    return (m, sum(weights), sum(w * v for w, (_, v) in zip(weights, keys, strict=True)))
-
-
-def output_of(state: State) -> State:
-    """(o, L) of a state: acc / l, and m + log l; (0, −inf) where there is no key."""
-    m, l, acc = state  # noqa: E741
-    return (acc / l, m + math.log(l)) if l else (0.0, -_INF)
-
-
-def merged(a: State, b: State) -> State:
-    """Return the state of both."""
-    m = max(a[0], b[0])
-    if m == -_INF:
-        return (m, 0.0, 0.0)
-    of_a, of_b = math.exp(a[0] - m), math.exp(b[0] - m)
-    return (m, a[1] * of_a + b[1] * of_b, a[2] * of_a + b[2] * of_b)
-
-
-def merged_outputs(a: State, b: State) -> State:
-    """Return (o, L) of both."""
-    larger = max(a[1], b[1])
-    if larger == -_INF:
-        return (0.0, larger)
-    of_a, of_b = math.exp(a[1] - larger), math.exp(b[1] - larger)
-    return ((a[0] * of_a + b[0] * of_b) / (of_a + of_b), larger + math.log(of_a + of_b))
 
 
 LARGE, SMALL, EMPTY, NOTHING = (
@@ -88,166 +57,6 @@ def _pairs(rng: random.Random) -> list[_Pair]:
     return pairs
 
 
-_OF_M = "m is the largest score of both halves: the larger of the two."
-_SAME_MEANS = (
-    "Both sums are taken as they are. Each is about its own maximum: what belongs to the smaller "
-    "one is multiplied by exp(its m - the common m)."
-)
-_OTHER_WAY = (
-    "The factor is the wrong way round: exp(its m - the common m) is at most 1. It makes the sums "
-    "of the smaller maximum smaller."
-)
-_ONE_LEFT = "One half alone is left of it: both are added up."
-_EACH_OTHER = "Each half takes the other one's factor: a's sums take exp(m of a - m)."
-
-
-def _about(place: int) -> tuple[Mistake, ...]:
-    """Faults known by their value, of l (1) or of acc (2)."""
-
-    def factors(a: State, b: State) -> tuple[float, float]:
-        m = max(a[0], b[0])
-        return math.exp(a[0] - m), math.exp(b[0] - m)
-
-    def both(of_a: float, a: State, of_b: float, b: State) -> float:
-        return of_a * a[place] + of_b * b[place]
-
-    return (
-        (_SAME_MEANS, lambda a, b: a[place] + b[place]),
-        (_OTHER_WAY, lambda a, b: both(1 / factors(a, b)[0], a, 1 / factors(a, b)[1], b)),
-        (_EACH_OTHER, lambda a, b: both(factors(a, b)[1], a, factors(a, b)[0], b)),
-        (
-            "One half's sum takes its factor and the other's takes none: whose maximum is larger "
-            "is not known beforehand.",
-            lambda a, b: both(factors(a, b)[0], a, 1.0, b),
-        ),
-        (
-            "One half's sum takes its factor and the other's takes none: whose maximum is larger "
-            "is not known beforehand.",
-            lambda a, b: both(1.0, a, factors(a, b)[1], b),
-        ),
-        (
-            "a's sum is taken to b's maximum. The common one is the larger of the two.",
-            lambda a, b: both(math.exp(a[0] - b[0]), a, 1.0, b),
-        ),
-        (
-            "b's sum is taken to a's maximum. The common one is the larger of the two.",
-            lambda a, b: both(1.0, a, math.exp(b[0] - a[0]), b),
-        ),
-        (
-            "Sums are about their maximum: exp(m) itself is no factor of them.",
-            lambda a, b: both(math.exp(a[0]), a, math.exp(b[0]), b),
-        ),
-        (_ONE_LEFT, lambda a, b: a[place]),
-        (_ONE_LEFT, lambda a, b: b[place]),
-        (
-            "That is a product of the sums: they are added.",
-            lambda a, b: factors(a, b)[0] * a[place] * factors(a, b)[1] * b[place],
-        ),
-        (
-            "acc is divided by l: a state keeps the sum, and the division comes once, at the end.",
-            lambda a, b: merged(a, b)[2] / merged(a, b)[1],
-        ),
-        (
-            "That is the mean of the halves: sums are added.",
-            lambda a, b: merged(a, b)[place] / 2,
-        ),
-    )
-
-
-_STATE: tuple[tuple[Mistake, ...], ...] = (
-    (
-        (_OF_M, lambda a, b: min(a[0], b[0])),
-        (_OF_M, lambda a, b: a[0]),
-        (_OF_M, lambda a, b: b[0]),
-        (_OF_M, lambda a, b: a[0] + b[0]),
-        (_OF_M, lambda a, b: (a[0] + b[0]) / 2),
-        ("That is L, m + log l: the state keeps m.", lambda a, b: _lse(a, b)),
-    ),
-    _about(1),
-    _about(2),
-)
-
-
-def _lse(a: State, b: State) -> float:
-    return output_of(merged(a, b))[1]
-
-
-def _weighed(of_a: float, a: State, of_b: float, b: State) -> float:
-    return (of_a * a[0] + of_b * b[0]) / (of_a + of_b)
-
-
-def _exps(a: State, b: State) -> tuple[float, float]:
-    return math.exp(a[1]), math.exp(b[1])
-
-
-_OUTPUT: tuple[tuple[Mistake, ...], ...] = (
-    (
-        (
-            "The outputs are averaged. A half whose keys weigh more counts more: its share is "
-            "exp(its L - the common L).",
-            lambda a, b: (a[0] + b[0]) / 2,
-        ),
-        (
-            "The outputs are added. Each takes its share first, exp(its L - the common L).",
-            lambda a, b: a[0] + b[0],
-        ),
-        (
-            "Each half takes the other one's share: o of a takes exp(L of a - L).",
-            lambda a, b: _weighed(_exps(a, b)[1], a, _exps(a, b)[0], b),
-        ),
-        (
-            "The shares are L itself. A half's keys weigh exp(L) together.",
-            lambda a, b: _weighed(a[1], a, b[1], b),
-        ),
-        (
-            "The outputs are not divided by what both halves weigh: the shares add up to 1.",
-            lambda a, b: sum(one[0] * math.exp(one[1] - max(a[1], b[1])) for one in (a, b)),
-        ),
-        (
-            "The outputs are not divided by what both halves weigh: the shares add up to 1.",
-            lambda a, b: a[0] * _exps(a, b)[0] + b[0] * _exps(a, b)[1],
-        ),
-        ("One half alone is left of it: both have their share.", lambda a, b: a[0]),
-        ("One half alone is left of it: both have their share.", lambda a, b: b[0]),
-        (
-            "One half alone is left of it: both have their share.",
-            lambda a, b: (a if a[1] > b[1] else b)[0],
-        ),
-        (
-            "exp is taken to the base 2, and L is a natural logarithm.",
-            lambda a, b: _weighed(2 ** a[1], a, 2 ** b[1], b),
-        ),
-    ),
-    (
-        (
-            "L is the logarithm of a sum of exponentials, and no sum of logarithms.",
-            lambda a, b: a[1] + b[1],
-        ),
-        ("That is the larger one alone: the other half adds to it.", lambda a, b: max(a[1], b[1])),
-        (
-            "That is the mean of both: exponentials are added, and the logarithm is taken of that.",
-            lambda a, b: (a[1] + b[1]) / 2,
-        ),
-        (
-            "The logarithm is missing: that is exp(L).",
-            lambda a, b: sum(_exps(a, b)),
-        ),
-        (
-            "The logarithm is missing: L is the larger L plus a logarithm.",
-            lambda a, b: max(a[1], b[1]) + math.exp(-abs(a[1] - b[1])) + 1,
-        ),
-        (
-            "That is the logarithm of the mean of both: a sum is asked for.",
-            lambda a, b: math.log(sum(_exps(a, b)) / 2),
-        ),
-        (
-            "The larger L was taken out of the sum, and is not added again.",
-            lambda a, b: math.log(1 + math.exp(-abs(a[1] - b[1]))),
-        ),
-        ("L is a natural logarithm.", lambda a, b: math.log2(sum(_exps(a, b)))),
-        ("L is a natural logarithm.", lambda a, b: math.log10(sum(_exps(a, b)))),
-    ),
-)
 _TOO_LARGE = (
     "exp of a number near 1000 is infinite, and of one near -1000 it is 0, in float64 too. Take "
     "differences from the larger one first: exp of these is at most 1, and 1 for one of them."
@@ -266,7 +75,7 @@ _TELLS = {
 
 def _number(value: Any, label: str, what: str) -> float:
     """`value` as a float, which may be infinite or NaN."""
-    if type(value) not in (*_INTS, *_FLOATS):
+    if type(value) not in _NUMBERS:
         raise Wrong(f"{label} returned {kind(value)} as {what}; it is a number.")
     if type(value) is int and abs(value) >= 2**63:
         raise Wrong(f"{label} returned a number beyond 2**63 as {what}.")
@@ -289,8 +98,6 @@ def _told(attempt: Attempt, pair: _Pair, names: tuple[str, ...]) -> list[float]:
     label = _asked(attempt, pair)
     try:
         result = answered(attempt, pair.a, pair.b)
-    except NotAnswered:
-        raise
     except Wrong as wrong:
         # Python's math raises where NumPy gives inf or nan.
         for error in ("OverflowError", "ZeroDivisionError", "math domain error"):
@@ -343,13 +150,13 @@ def _graded(
 def grade_merge(attempt: Attempt) -> None:
     """Grade `merge(a, b)`: two states (m, l, acc) made one."""
     pairs = _pairs(random.Random(attempt.seed))
-    _graded(attempt, pairs, ("m", "l", "acc"), merged, _STATE)
+    _graded(attempt, pairs, ("m", "l", "acc"), merged, OF_STATE)
 
 
 def grade_merge_outputs(attempt: Attempt) -> None:
-    """Grade `merge_outputs(a, b)`: two outputs and their log-sum-exps, (o, L), made one."""
+    """Grade `merge_outputs(a, b)`: two outputs and their log-sum-exps, (L, o), made one."""
     pairs = [
         _Pair(output_of(a), output_of(b), trait)
         for a, b, trait in _pairs(random.Random(attempt.seed))
     ]
-    _graded(attempt, pairs, ("o", "L"), merged_outputs, _OUTPUT)
+    _graded(attempt, pairs, ("L", "o"), merged_outputs, (OF_L, OF_O))

@@ -34,6 +34,7 @@ FAULTS = (
 LOW, HIGH, RISING = "scores near -140", "scores near 140", "scores that rise"
 _BLOCKS = (16, 32, 64, 128)
 _INF = float("inf")
+NO_MASK = "The mask of scores does nothing: keys that a query doesn't see take part."
 CORRECTIONS = {
     "no correction": "The correction is missing: when a block of keys brings a larger maximum, l "
     "and acc still belong to the old one. Both are multiplied by exp(m - new).",
@@ -42,8 +43,12 @@ CORRECTIONS = {
     "acc alone": "The correction is applied to acc alone: l is a sum about the old maximum too, "
     "and takes the same factor, exp(m - new).",
     "scale twice": "The scale is applied twice: scores are q · k / √d, and no more.",
-    "masked with 0": "Lanes beyond the last key take part: masked, their score is 0, and each "
-    "adds exp(0 - m) to l. What isn't seen has the score -inf.",
+    "masked with 0": "What isn't seen takes part: masked, its score is 0, and each such lane adds "
+    "exp(0 - m) to l. The score of what isn't seen is -inf.",
+    "l replaced": "l is that of the last block alone: a block's sum is added to what l was, times "
+    "exp(m - new).",
+    "acc replaced": "acc is that of the last block alone: a block's sum is added to what acc was, "
+    "times exp(m - new).",
 }
 
 
@@ -72,10 +77,21 @@ def attended(s: Tensor, v: Tensor, seen: Tensor | None = None) -> Tensor:
     return torch.softmax(s, -1).nan_to_num(0.0) @ v.double()
 
 
-def walk(s: Tensor, v: Tensor, seen: Tensor, block: int, fault: str = "") -> Tensor:
-    """Walk over all keys in float64, `block` at a time; with a `fault` of `FAULTS`.
+def walk(
+    s: Tensor, v: Tensor, seen: Tensor, block: int, fault: str = "", single: bool = False
+) -> Tensor:
+    """acc / l of `walk_state`."""
+    _, l, acc = walk_state(s, v, seen, block, fault, single)  # noqa: E741
+    return acc / l
+
+
+def walk_state(
+    s: Tensor, v: Tensor, seen: Tensor, block: int, fault: str = "", single: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Walk over all keys in float64, `block` at a time; with a `fault` of those told above.
 
     s: scores (..., M, N). v: (..., N, d). seen: (..., M, N); lanes beyond N are not.
+    With `single` a weight is what fp32 can hold: it may underflow, or be infinite.
     """
     over = -s.shape[-1] % block
     s = torch.nn.functional.pad(s, (0, over))
@@ -92,25 +108,30 @@ def walk(s: Tensor, v: Tensor, seen: Tensor, block: int, fault: str = "") -> Ten
         here = s[..., part]
         new = m if fault == "no maximum" else torch.maximum(m, here.amax(-1, keepdim=True))
         p = torch.exp(here - new.masked_fill(new == -_INF, 0.0))
+        p = p.float().double() if single else p
         if fault == "masked behind the maximum":
             p = p * seen[..., part]
         # Without any correction a first block still finds a state of zeros.
         factor = torch.exp(m - new).nan_to_num(1.0)
-        l = l * (1.0 if fault in ("no correction", "acc alone") else factor)  # noqa: E741
-        l = l + p.sum(-1, keepdim=True)  # noqa: E741
-        acc = acc * (1.0 if fault in ("no correction", "l alone") else factor)
+        of_l, of_acc = factor, factor
+        if fault in ("no correction", "acc alone", "l replaced"):
+            of_l = torch.full_like(factor, float(fault != "l replaced"))
+        if fault in ("no correction", "l alone", "acc replaced"):
+            of_acc = torch.full_like(factor, float(fault != "acc replaced"))
+        l = l * of_l + p.sum(-1, keepdim=True)  # noqa: E741
+        acc = acc * of_acc
         acc = acc + p @ v[..., part, :]
         m = new
-    return acc / l
+    return m, l, acc
 
 
-def attention_tolerance(s: Tensor, v: Tensor, o: Tensor, dtype: torch.dtype) -> Tolerance:
+def attention_tolerance(
+    s: Tensor, v: Tensor, o: Tensor, dtype: torch.dtype, largest: float
+) -> Tolerance:
     """Weights and outputs rounded to `dtype`, scores and sums in fp32, in any order.
 
-    s: the scores that are seen, −inf elsewhere, and v, o in float64.
+    s: the scores that are seen, −inf elsewhere, and v, o, in float64; `largest`: of all scores.
     """
-    finite = s[s.isfinite()]
-    largest = float(finite.abs().max()) if finite.numel() else 0.0
     terms = torch.softmax(s, -1).nan_to_num(0.0) @ v.double().abs()
     size = max(1.0, float(terms.max() / o.abs().max())) if bool(o.any()) else 1.0
     unit = torch.finfo(dtype).eps / 2
@@ -147,7 +168,7 @@ def attention_case(
     s = scores(q, k)
     o = attended(s, v, seen)
     masked = s if seen is None else s.masked_fill(~seen, -_INF)
-    near = attention_tolerance(masked, v, o, q.dtype)
+    near = attention_tolerance(masked, v, o, q.dtype, float(s.abs().max()))
     return AttentionCase(given, options, o, near, trait, seen=seen)
 
 
@@ -160,7 +181,10 @@ def walks(case: Case) -> Iterator[tuple[str, Tensor]]:
             yield means, attended(s * q.shape[-1] ** -0.5, v, seen)
             continue
         for block in _BLOCKS:
-            yield means, walk(s, v, seen, block, fault)
+            model = walk(s, v, seen, block, fault, single=True)
+            if fault != "masked with 0":
+                model = model.masked_fill(~seen.any(-1)[..., None], 0.0)
+            yield means, model
 
 
 def _seen(case: Case) -> Tensor:
@@ -179,28 +203,32 @@ def attention_models(case: Case) -> Iterator[tuple[str, Tensor]]:
     hidden = s.masked_fill(~seen, -_INF)
     total = torch.exp(hidden - hidden.amax(-1, keepdim=True).nan_to_num(neginf=0.0)).sum(-1)
     yield "acc is never divided by l: the weights of a row add up to 1.", o * total[..., None]
+    yield "acc is multiplied by l: it is divided by it.", o * total[..., None] ** 2
     yield (
         "exp is taken to the base 2: either exp(s), or exp2 of s · log2(e).",
         attended(s * 0.6931471805599453, v, seen),
     )
-    if bool((~seen).any()):
-        yield (
-            "The mask of scores does nothing: keys that a query doesn't see take part.",
-            attended(s, v),
-        )
-        yield "The mask is the wrong way round.", attended(s, v, ~seen)
+    yield NO_MASK, attended(s, v)
+    yield "The mask is the wrong way round.", attended(s, v, ~seen)
     for block in _BLOCKS:
         whole = n // block * block
         some = seen & (torch.arange(n) < whole)
-        yield (
-            "The keys behind the last whole block are missing: the loop goes on to the last key, "
-            "and its last block is masked.",
-            attended(s, v, some).masked_fill(~some.any(-1)[..., None], torch.nan),
-        )
+        for empty in (0.0, torch.nan):
+            yield (
+                "The keys behind the last whole block are missing: the loop goes on to the last "
+                "key, and its last block is masked.",
+                attended(s, v, some).masked_fill(~some.any(-1)[..., None], empty),
+            )
         first = seen & (torch.arange(n) < block)
         yield (
             "Only the first block of keys takes part: the loop goes on to the last one.",
             attended(s, v, first),
+        )
+        last = seen & (torch.arange(n) >= (n - 1) // block * block)
+        yield (
+            "Only the last block of keys is in the output: l and acc are added to, and m goes on "
+            "to the next block as new.",
+            attended(s, v, last),
         )
     if q.dim() == 3:
         yield (
@@ -209,14 +237,16 @@ def attention_models(case: Case) -> Iterator[tuple[str, Tensor]]:
             attended(scores(q, k[:1]), v[:1], seen),
         )
     for edge in _BLOCKS:
-        model = torch.full_like(o, torch.nan)
-        rows = o.shape[-2] // edge * edge
-        model[..., :rows, :] = o[..., :rows, :]
-        yield (
-            "The last queries' outputs were never stored: the grid takes triton.cdiv of their "
-            "number.",
-            model,
-        )
+        whole = o.shape[-2] // edge * edge
+        # A grid of no tiles stores nothing, and one that is never empty has one.
+        for rows in {whole, max(edge, whole)}:
+            model = torch.full_like(o, torch.nan)
+            model[..., :rows, :] = o[..., :rows, :]
+            yield (
+                "The last queries' outputs were never stored: the grid takes triton.cdiv of their "
+                "number.",
+                model,
+            )
 
 
 def by_trait(runs: Sequence[Run], tells: dict[str, str]) -> str:
