@@ -3,13 +3,13 @@
 from kernels.grading.question import Question, register
 from kernels.grading.questions.ch12.causal import CAUSAL_SPEED, grade_causal
 from kernels.grading.questions.ch12.doubled import grade_doubled
+from kernels.grading.questions.ch12.faulty import grade_fault, ward
 from kernels.grading.questions.ch12.flops import grade_flops
 from kernels.grading.questions.ch12.padded import grade_padded
 from kernels.grading.questions.ch12.predict import grade_requested
 from kernels.grading.questions.ch12.roofs import grade_roofs
 from kernels.grading.questions.ch12.splits import SPLIT_SPEED, grade_splits
 from kernels.grading.questions.ch12.states import grade_merge, grade_merge_outputs
-from kernels.grading.questions.ch12.ward import grade_fault, ward
 
 __all__ = ["ward"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -125,8 +124,3 @@ def grade_fault(attempt: Attempt) -> None:
                 _PAIRS.get(frozenset((told, right)), _TELLS[right]),
             )
     attempt.held.append(f"the verdict on {len(beds)} functions, by experiments alone")
-
-
-def is_near(a: float, b: float) -> bool:
-    """Whether two outputs are the same but for roundings; NaN is like nothing."""
-    return math.isclose(a, b, rel_tol=1e-6)
