@@ -106,6 +106,8 @@ def switched_kernel(
         if FAULT == "left in l":
             s = tl.where((keys < N)[None, :], s, -float("inf"))
         new = tl.maximum(m, tl.max(s, axis=1))
+        if FAULT == "own maximum":
+            new = tl.max(s, axis=1)
         if FAULT == "no maximum":
             new = tl.zeros([BLOCK_M], tl.float32)
         top = new
@@ -133,6 +135,8 @@ def switched_kernel(
             acc = acc.to(tl.float16).to(tl.float32)
         if FAULT == "no dot":
             acc += tl.sum(p[:, :, None] * v.to(tl.float32)[None, :, :], axis=1)
+        elif FAULT == "weights in fp32":
+            acc = tl.dot(p, v.to(tl.float32), acc, input_precision="ieee")
         elif FAULT == "acc replaced":
             acc = tl.dot(p.to(v.dtype), v, input_precision="ieee")
         elif IEEE:

@@ -54,6 +54,8 @@ def share_kernel(
         if FAULT != "zero":
             s = tl.where(inside[None, :], s, -float("inf"))
         new = tl.maximum(m, tl.max(s, axis=1))
+        if FAULT == "own maximum":
+            new = tl.max(s, axis=1)
         p = tl.exp(s - new[:, None])
         correction = tl.exp(m - new)
         l = l * correction + tl.sum(p, axis=1)  # noqa: E741

@@ -9,12 +9,14 @@ import torch
 
 from kernels.grading.cases import Case, Run
 from kernels.grading.checks import computed_by_kernels
-from kernels.grading.compiled_checks import enough_programs
-from kernels.grading.question import Attempt, Speed
+from kernels.grading.compiled_checks import built_for, enough_programs
+from kernels.grading.question import Attempt, Speed, Wrong
 from kernels.grading.questions.ch10.tile import compiles_in_both, on_tensor_cores
 from kernels.grading.questions.ch12.predict import keys_asked_for
 from kernels.grading.questions.kits.attention import (
     CORRECTIONS,
+    FALLING,
+    FELL,
     HIGH,
     LOW,
     NO_MASK,
@@ -48,6 +50,7 @@ _PLAN: tuple[tuple[int, int, int, str, str], ...] = (
     (1, 100, 16, "fp32", LOW),
     (1, 100, 16, "fp32", HIGH),
     (1, 140, 16, "fp32", RISING),
+    (1, 90, 16, "fp32", FALLING),
     (2, 64, 32, "fp32", ""),
 )
 _OUTSIDE = (
@@ -57,6 +60,7 @@ _OUTSIDE = (
 _LARGE = "It is right for moderate scores: exp(s - m) takes the largest score of a row away first."
 _TELLS = {
     HIGH: _LARGE,
+    FALLING: FELL,
     LOW: "It is right for moderate scores. Where all lie far below 0, a masked lane with the score "
     "0 is the maximum, or a maximum starts at 0, and exp(s - m) of the others is 0. The mask "
     "belongs in front of the maximum, and m starts at -inf.",
@@ -128,7 +132,7 @@ def _explain(runs: list[Run]) -> str:
         return told
     failed = [r for r in runs if r.fault is not None]
     traits = {r.case.trait for r in failed}
-    if traits == {LOW, HIGH} and all(r.wrong.numel() for r in failed):
+    if {LOW, HIGH} <= traits <= {LOW, HIGH, FALLING} and all(r.wrong.numel() for r in failed):
         return _LARGE
     if all_nan(runs):
         return (
@@ -136,6 +140,22 @@ def _explain(runs: list[Run]) -> str:
             "there a query that sees no key in its first block?"
         )
     return ""
+
+
+def _both_on_tensor_cores(attempt: Attempt, cases: list[Case]) -> None:
+    """`Wrong` if one of the two products of fp16 goes number by number on sm_80."""
+    known = [case for case in cases if case.x.dtype == torch.float16]
+    case = max(known, key=lambda one: int(one.x.shape[-1]))
+    for launch, built in built_for(attempt, case, 80):
+        # One for a score, at most, beside its exp; without the tensor cores they are d times more.
+        if built.ptx.count("fma.rn.f32") > 8 * max(built.ptx.count("ex2.approx"), 1):
+            raise Wrong(
+                f"{launch.name}, compiled for sm_80, on {case}, multiplies and adds number by "
+                "number in one of its products, or in both.",
+                "Both products take operands of 16 bits: q and k as they are, and the weights "
+                "converted to the dtype of v. An operand in fp32 sends the product to the ordinary "
+                "cores, at a small part of the rate.",
+            )
 
 
 def budget(case: Case) -> int:
@@ -159,6 +179,7 @@ def grade_causal(attempt: Attempt) -> None:
     enough_programs(attempt, runs, least, "one for every 128 queries of a head")
     lanes_named(attempt, [r.case for r in runs if r.case.x.shape[1] % 16][:2])
     on_tensor_cores(attempt, [r.case for r in runs])
+    _both_on_tensor_cores(attempt, [r.case for r in runs])
     compiles_in_both(attempt, [r.case for r in runs])
 
 

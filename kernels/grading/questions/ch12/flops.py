@@ -92,8 +92,9 @@ _FEWER = (
 
 
 def _calls(rng: random.Random) -> list[tuple[int, int, int]]:
-    """Rows in which either does fewer."""
+    """Rows in which either does fewer, or none."""
     calls = [(128, 64, 128), (4096, 64, 128), (2048, 128, 64), (8192, 16, 32)]
+    calls += [(64, 18, 32), (96, 20, 32)]  # the same number, and one fewer
     for d in (16, 32, 64, 128, 256):
         block = rng.choice((16, 32, 64, 128, 256, 512))
         calls.append((block * rng.randrange(2, 40), d, block))

@@ -12,6 +12,8 @@ from kernels.grading.checks import computed_by_kernels
 from kernels.grading.compiled_checks import compiles
 from kernels.grading.question import Attempt
 from kernels.grading.questions.kits.attention import (
+    FALLING,
+    FELL,
     HIGH,
     LOW,
     attended,
@@ -42,6 +44,7 @@ _PLAN: tuple[tuple[int, int, int, str, str, int], ...] = (
     (20, 45, 16, "fp32", LOW, 0),
     (20, 64, 16, "fp32", HIGH, 3),
     (20, 90, 16, "fp32", STRONG, 3),
+    (5, 90, 16, "fp32", FALLING, 0),
     (16, 100, 32, "fp16", FIRST, 0),
     (9, 200, 16, "fp32", FIRST, 0),
     (17, 40, 32, "bf16", ALL, 0),
@@ -115,6 +118,7 @@ def _explain(runs: list[Run]) -> str:
     known = (
         ({ALL}, _NO_KEY),
         ({LOW}, _FAR_BELOW),
+        ({FALLING}, FELL),
         ({STRONG}, _BEHIND),
         ({LOW, STRONG}, _BEHIND),
         ({LOW, STRONG, ALL}, f"{_BEHIND} And the output of a query that sees no key is 0."),
@@ -124,7 +128,7 @@ def _explain(runs: list[Run]) -> str:
     for which, told in known:
         if traits == which:
             return told
-    if HIGH in traits and traits <= {HIGH, LOW, STRONG, ALL}:
+    if HIGH in traits and traits <= {HIGH, LOW, STRONG, ALL, FALLING}:
         return "It is right for moderate scores: exp(s - m) takes the largest score away first."
     return ""
 

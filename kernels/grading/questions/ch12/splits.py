@@ -14,6 +14,8 @@ from kernels.grading.question import Attempt, Speed, Wrong
 from kernels.grading.questions.ch10.tile import compiles_in_both, on_tensor_cores
 from kernels.grading.questions.kits.attention import (
     CORRECTIONS,
+    FALLING,
+    FELL,
     HIGH,
     LOW,
     RISING,
@@ -51,6 +53,7 @@ _PLAN: tuple[tuple[int, int, int, int, str, str, int], ...] = (
     (1, 2, 160, 16, "fp32", RISING, 3),
     (1, 2, 100, 16, "fp32", HIGH, 2),
     (1, 2, 100, 16, "fp32", LOW, 2),
+    (1, 2, 90, 16, "fp32", FALLING, 1),
     (1, 4, 160, 32, "fp32", "", 3),
 )
 _OUTSIDE = (
@@ -62,6 +65,7 @@ _WEIGHED = (
     "exp(its L - the largest L), over the sum of these."
 )
 _TELLS = {
+    FALLING: FELL,
     HIGH: "It is right for moderate scores. exp(L) of a split is infinite where scores are large: "
     "take the largest L away first, as with scores.",
     LOW: "It is right for moderate scores. exp(L) of every split is 0 where scores lie far below "
@@ -173,7 +177,9 @@ def _explain(runs: list[Run]) -> str:
     if told := by_trait(runs, _TELLS):
         return told
     failed = [r for r in runs if r.fault is not None]
-    if {r.case.trait for r in failed} == {HIGH, LOW} and all(r.wrong.numel() for r in failed):
+    if {HIGH, LOW} <= {r.case.trait for r in failed} <= {HIGH, LOW, FALLING} and all(
+        r.wrong.numel() for r in failed
+    ):
         return _TELLS[HIGH]
     if any(_only_empty(runs, step) for step in (1, 16, 32, 64, 128)) and all_nan(runs):
         return (

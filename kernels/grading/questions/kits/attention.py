@@ -31,7 +31,17 @@ FAULTS = (
     "no maximum",
 )
 # What the keys of a case are like: their scores about so much, or rising from block to block.
-LOW, HIGH, RISING = "scores near -140", "scores near 140", "scores that rise"
+LOW, HIGH, RISING, FALLING = (
+    "scores near -140",
+    "scores near 140",
+    "scores that rise",
+    "scores that fall by 280",
+)
+FELL = (
+    "It is right where a row's maximum is never far below that of an earlier block. m is the "
+    "largest score of all blocks so far, tl.maximum(m, ...): with that of a block alone the "
+    "correction exp(m - new) may be infinite."
+)
 _BLOCKS = (16, 32, 64, 128)
 _INF = float("inf")
 NO_MASK = "The mask of scores does nothing: keys that a query doesn't see take part."
@@ -150,8 +160,11 @@ def attention_inputs(
         drawn(rng, shape, torch.float32)
         for shape in (q_shape, (*heads, n_keys, d), (*heads, n_keys, d))
     )
-    if trait in (LOW, HIGH):
-        q, k = near + 0.05 * q, near * (1 if trait == HIGH else -1) + 0.05 * k
+    if trait in (LOW, HIGH, FALLING):
+        sign = torch.full((n_keys, 1), 1.0 if trait == HIGH else -1.0)
+        if trait == FALLING:  # the first keys, fewer than a block has, are far above all others
+            sign[: _BLOCKS[0]] = 1.0
+        q, k = near + 0.05 * q, near * sign + 0.05 * k
     elif trait == RISING:
         q, k = 1 + 0.3 * q, 0.5 * k + torch.linspace(-1, 1, n_keys)[:, None]
     return {"q": q.to(dtype), "k": k.to(dtype), "v": (0.4 + v).to(dtype)}
