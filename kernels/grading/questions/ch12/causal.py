@@ -138,8 +138,9 @@ def _explain(runs: list[Run]) -> str:
         return _LARGE
     if all_nan(runs):
         return (
-            "An output that is nan was never stored, or comes from 0 / 0 or -inf - (-inf): is "
-            "there a query that sees no key in its first block?"
+            "An output that is nan was never stored, or comes from 0 / 0 or from -inf - (-inf): is "
+            "there a query whose maximum is -inf behind a block? m is the largest score of all "
+            "blocks so far, and everybody sees key 0."
         )
     return ""
 
