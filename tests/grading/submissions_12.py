@@ -249,7 +249,7 @@ def _found(attend):
     rising = [[s, 0, 0, 0] for s in (0.0, 0, 0, 0, 3, 3, 3, 3)]
     ones = attend([2.0, 0, 0, 0], rising, [1.0] * 8)
     if not math.isclose(ones, 1.0):
-        return "s alone" if ones > 1 else "acc alone"
+        return "l alone" if ones > 1 else "acc alone"
     kept = _right(attend, [0.0] * 4 + [3.0] * 4, [1.0] * 4 + [2.0] * 4)
     return "nothing" if kept else "no correction"
 
@@ -265,7 +265,7 @@ def fault_by_models(attend):
     e = math.exp(-2)
     known = {
         "no correction": (4 + 3) / (4 + 1),
-        "s alone": (4 + 3) / (4 * e + 1),
+        "l alone": (4 + 3) / (4 * e + 1),
         "acc alone": (4 * e + 3) / (4 + 1),
         "masked with 0": (4 * e + 3) / (4 * e + 1 + 3 * e),
     }

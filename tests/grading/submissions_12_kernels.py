@@ -101,9 +101,9 @@ def switched_kernel(
             seen = visible[None, :] & (rows >= 0)[:, None]
         if FAULT == "zero":
             s = tl.where(seen, s, 0.0)
-        elif FAULT != "behind" and FAULT != "left in s":
+        elif FAULT != "behind" and FAULT != "left in l":
             s = tl.where(seen, s, -float("inf"))
-        if FAULT == "left in s":
+        if FAULT == "left in l":
             s = tl.where((keys < N)[None, :], s, -float("inf"))
         new = tl.maximum(m, tl.max(s, axis=1))
         if FAULT == "own maximum":
@@ -123,13 +123,13 @@ def switched_kernel(
             correction = tl.exp(top - m)
         if FAULT == "no correction" or FAULT == "acc alone":
             l = l + tl.sum(p, axis=1)  # noqa: E741
-        elif FAULT == "s replaced":
+        elif FAULT == "l replaced":
             l = tl.sum(p, axis=1)  # noqa: E741
         else:
             l = l * correction + tl.sum(p, axis=1)  # noqa: E741
-        if FAULT == "left in s":
+        if FAULT == "left in l":
             p = tl.where(seen, p, 0.0)
-        if FAULT != "no correction" and FAULT != "s alone":
+        if FAULT != "no correction" and FAULT != "l alone":
             acc = acc * correction[:, None]
         if FAULT == "narrow":
             acc = acc.to(tl.float16).to(tl.float32)
@@ -151,7 +151,7 @@ def switched_kernel(
     o = acc / total[:, None]
     if FAULT == "not divided":
         o = acc
-    if FAULT == "times s":
+    if FAULT == "times l":
         o = acc * total[:, None]
     o_at = o_ptr + head * M * D + within
     if FAULT == "unmasked store":

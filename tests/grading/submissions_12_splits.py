@@ -59,7 +59,7 @@ def share_kernel(
         p = tl.exp(s - new[:, None])
         correction = tl.exp(m - new)
         l = l * correction + tl.sum(p, axis=1)  # noqa: E741
-        if FAULT != "s alone":
+        if FAULT != "l alone":
             acc = acc * correction[:, None]
         acc = tl.dot(p.to(v.dtype), v, acc, input_precision="ieee" if IEEE else "tf32")
         m = new
@@ -72,7 +72,7 @@ def share_kernel(
     lse = m + tl.log(l)
     if FAULT == "lse is m":
         lse = m
-    if FAULT == "lse is s":
+    if FAULT == "lse is l":
         lse = tl.log(l)
     part = acc / total[:, None]
     if FAULT == "atomic":

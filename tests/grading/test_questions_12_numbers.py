@@ -17,31 +17,31 @@ up, exp = s.up, math.exp
     [
         (s.merge_with(lambda a, b: min(a[0], b[0])), "m is", "the larger of the two"),
         (s.merge_with(lambda a, b: a[0] + b[0]), "m is", "the larger of the two"),
-        (s.merge_with(None, lambda a, b: a[1] + b[1]), "s is", "taken as they are"),
+        (s.merge_with(None, lambda a, b: a[1] + b[1]), "l is", "taken as they are"),
         (
             s.merge_with(
                 None,
                 s.about(1, *[lambda m, o: exp(max(m, o) - m)] * 2),
             ),
-            "s is",
+            "l is",
             "the wrong way round",
         ),
         (
             s.merge_with(None, s.about(1, *[lambda m, o: exp(o - max(m, o))] * 2)),
-            "s is",
+            "l is",
             "takes the other one's factor",
         ),
         (
             s.merge_with(None, s.about(1, lambda m, o: exp(m - max(m, o)), lambda m, o: 1.0)),
-            "s is",
+            "l is",
             "is not known beforehand",
         ),
         (
             s.merge_with(None, s.about(1, lambda m, o: exp(m - o), lambda m, o: 1.0)),
-            "s is",
+            "l is",
             "taken to b's maximum",
         ),
-        (s.merge_with(None, lambda a, b: a[1]), "s is", "alone is left of it"),
+        (s.merge_with(None, lambda a, b: a[1]), "l is", "alone is left of it"),
         (s.merge_with(None, None, lambda a, b: a[2] + b[2]), "acc is", "taken as they are"),
         (
             s.merge_with(None, None, lambda a, b: s.merge(a, b)[2] / s.merge(a, b)[1]),
@@ -51,7 +51,7 @@ up, exp = s.up, math.exp
         (s.merge_unguarded, "two empty states", "-inf - (-inf) is nan"),
         (s.merge_by_exponentials, "OverflowError", "is infinite"),
         (s.merge_by_exponentials_in_numpy, "scores near 1000", "is infinite"),
-        (lambda a, b: s.merge(a, b)[1:], "it takes the tuple (m, s, acc)", ""),
+        (lambda a, b: s.merge(a, b)[1:], "it takes the tuple (m, l, acc)", ""),
         (lambda a, b: ("m", 1.0, 1.0), "a str as m; it is a number", ""),
     ],
 )
@@ -262,9 +262,9 @@ def test_doubled_wrong(answer, message, means, seed):
     ("answer", "message", "means"),
     [
         (s.fault_without_experiment, "says 'nothing'", ""),
-        (s.fault_with({"s alone": "acc alone"}), "it is 's alone'", "take values of 1"),
+        (s.fault_with({"l alone": "acc alone"}), "it is 'l alone'", "take values of 1"),
         (s.fault_with({"no correction": "nothing"}), "it is 'no correction'", "the first block"),
-        (s.fault_with({"s alone": "no correction"}), "it is 's alone'", "Values of 1"),
+        (s.fault_with({"l alone": "no correction"}), "it is 'l alone'", "Values of 1"),
         (s.fault_with({"scale twice": "nothing"}), "it is 'scale twice'", "d above 1"),
         (
             s.fault_with({"masked behind the maximum": "no maximum"}),
@@ -278,7 +278,7 @@ def test_doubled_wrong(answer, message, means, seed):
         ),
         (s.fault_with({"no maximum": "nothing"}), "it is 'no maximum'", "above 709"),
         (s.fault_with({"masked with 0": "nothing"}), "it is 'masked with 0'", "not whole"),
-        (s.fault_with({"nothing": "s alone"}), "it is 'nothing'", "right on every input"),
+        (s.fault_with({"nothing": "l alone"}), "it is 'nothing'", "right on every input"),
         (s.fault_by_trying, "made 9 experiments", "one fault alone shows"),
         (lambda attend: "broken", "a verdict is one of", ""),
         (lambda attend: attend(1.0, [[1.0]], [1.0]), "raised ValueError", ""),

@@ -20,7 +20,7 @@ register(
         kind="write",
         points=2,
         takes="merge(a, b)",
-        hint="Σ exp(score - m) about one maximum, times exp(m - M), is the sum about another, M.",
+        hint="Σ exp(s - m) about one maximum, times exp(m - M), is the sum about another one, M.",
         more_hints=(
             "M is the larger of the two maxima, so each half's factor, exp(its m - M), is at most "
             "1.",
@@ -54,7 +54,7 @@ register(
         hint="A line of code at a time: over how many numbers does it go, and how often?",
         more_hints=(
             "The products are 4 · n · d either way, and four lines go over all scores in both.",
-            "Once a block: 1 for the new maximum, 2 for the correction, 2 for s, d for acc.",
+            "Once a block: 1 for the new maximum, 2 for the correction, 2 for l, d for acc.",
         ),
         grade=grade_flops,
     )
@@ -115,7 +115,7 @@ register(
         hint="Which scores should the maximum be taken over? Put the mask in front of it.",
         more_hints=(
             "A block that is hidden as a whole has a maximum of -inf. What is -inf - (-inf)?",
-            "A query that sees no key has s = 0 at the end: divide by 1 there.",
+            "A query that sees no key has l = 0 at the end: divide by 1 there.",
         ),
         grade=grade_padded,
     )
@@ -146,12 +146,12 @@ register(
         kind="optimise",
         points=5,
         takes="split_attention(q, k, v, splits)",
-        hint="A split's program is that of 12.7 over its own share of the keys. It stores acc / s "
-        "and m + log(s).",
+        hint="A split's program is that of 12.7 over its own share of the keys. It stores acc / l "
+        "and m + log(l).",
         more_hints=(
             "The second kernel takes a query: all its splits' L, then their shares, exp(L - the "
             "largest L) over the sum of these, then the outputs.",
-            "A split without keys has m = -inf and s = 0. Let it store zeros, and L = -inf: its "
+            "A split without keys has m = -inf and l = 0. Let it store zeros, and L = -inf: its "
             "share is 0.",
         ),
         grade=grade_splits,

@@ -57,17 +57,15 @@ _OUTSIDE = (
     "Queries take rows < N, and keys and values keys < N; a head begins at head * N * d, and ends "
     "where the next one begins."
 )
-_LARGE = (
-    "It is right for moderate scores: exp(score - m) takes the largest score of a row away first."
-)
+_LARGE = "It is right for moderate scores: exp(s - m) takes the largest score of a row away first."
 _TELLS = {
     HIGH: _LARGE,
     FALLING: FELL,
     LOW: "It is right for moderate scores. Where all lie far below 0, a masked lane with the score "
-    "0 is the maximum, or a maximum starts at 0, and exp(score - m) of the others is 0. The mask "
+    "0 is the maximum, or a maximum starts at 0, and exp(s - m) of the others is 0. The mask "
     "belongs in front of the maximum, and m starts at -inf.",
     RISING: "It is right, or nearly, where the first block has the largest score. Where the "
-    "maximum rises, what s and acc hold is multiplied by exp(m - new).",
+    "maximum rises, what l and acc hold is multiplied by exp(m - new).",
 }
 _STOP = (
     "A program's last query sees keys up to its own number: its loop ends at min((tile + 1) * "
@@ -94,27 +92,27 @@ def _cases(seed: int) -> list[Case]:
 
 def _models(case: Case) -> Iterator[tuple[str, Tensor]]:
     q, k, v = (case.tensors[name] for name in ("q", "k", "v"))
-    table, n = scores(q, k), q.shape[-2]
+    s, n = scores(q, k), q.shape[-2]
     yield (
         "A query doesn't see its own key: the diagonal belongs to it, keys <= rows.",
-        attended(table, v, _below(n, -1)).index_fill(-2, torch.tensor([0]), torch.nan),
+        attended(s, v, _below(n, -1)).index_fill(-2, torch.tensor([0]), torch.nan),
     )
-    yield _ONE_MORE, attended(table, v, _below(n, 1))
+    yield _ONE_MORE, attended(s, v, _below(n, 1))
     for edge in (16, 32, 64, 128):
         starts = torch.arange(n) // edge * edge
         within = torch.arange(n) < starts[:, None] + edge
-        yield NO_MASK, attended(table, v, within)
-        yield _ONE_MORE, attended(table, v, _below(n, 1) & within)
+        yield NO_MASK, attended(s, v, within)
+        yield _ONE_MORE, attended(s, v, _below(n, 1) & within)
         for block in (16, 32, 64, 128):
             # What is walked over and not seen has the score 0, and beyond the last key v is 0.
             lanes = -(-(starts + edge).clamp(max=n) // block) * block
             over = torch.arange(-(-n // 128) * 128) < lanes[:, None]
             pad = (0, over.shape[1] - n)
-            zeros = torch.nn.functional.pad(table.masked_fill(~_below(n), 0.0), pad)
+            zeros = torch.nn.functional.pad(s.masked_fill(~_below(n), 0.0), pad)
             values = torch.nn.functional.pad(v.double(), (0, 0, *pad))
             yield CORRECTIONS["masked with 0"], attended(zeros, values, over)
         before = torch.arange(n) < starts[:, None]
-        model = attended(table, v, before)
+        model = attended(s, v, before)
         model[..., : min(edge, n), :] = torch.nan
         yield (
             "The loop ends before the block that holds the diagonal: a program goes on to its last "
@@ -124,7 +122,7 @@ def _models(case: Case) -> Iterator[tuple[str, Tensor]]:
         yield (
             "The mask compares a query's place in its tile with the number of a key: rows count "
             "from the head's first query.",
-            attended(table, v, torch.arange(n) <= (torch.arange(n) % edge)[:, None]),
+            attended(s, v, torch.arange(n) <= (torch.arange(n) % edge)[:, None]),
         )
     yield from attention_models(case)
 

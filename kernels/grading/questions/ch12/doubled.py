@@ -31,7 +31,7 @@ def requested(n: int, d: int, block_m: int) -> int:
 
 
 def three_launches(n: int, d: int, block_m: int) -> int:
-    """Return the elements that three launches touch: S and P are written and read beside."""
+    """Return the elements that three launches touch: s and p are written and read beside."""
     return 4 * n * d + 4 * n * n
 
 
@@ -50,7 +50,7 @@ _LINEAR = (
 _ALL_SQUARE = (
     "Not all of it grows with n²: q and the output move once, whatever the tiles, and stay linear."
 )
-_WRITTEN = "S and P are each written once and read once: 4 n² elements, beside q, k, v and o."
+_WRITTEN = "s and p are each written once and read once: 4 n² elements, beside q, k, v and o."
 _DOUBLED: tuple[tuple[Mistake, ...], ...] = (
     (
         ("Each of q, k, v and o has n · d elements: there is no n² among them.", lambda *_: 4.0),
@@ -61,7 +61,7 @@ _DOUBLED: tuple[tuple[Mistake, ...], ...] = (
         (_LINEAR, lambda *_: 2.0),
         (_ALL_SQUARE, lambda *_: 4.0),
         (
-            "Those are the three launches, which write S and P.",
+            "Those are the three launches, which write s and p.",
             lambda n, d, bm: _ratio(three_launches, n, d, bm),
         ),
         (
@@ -86,7 +86,7 @@ _DOUBLED: tuple[tuple[Mistake, ...], ...] = (
         ),
     ),
     (
-        ("Here S and P are written and read: n² elements each time.", lambda *_: 2.0),
+        ("Here s and p are written and read: n² elements each time.", lambda *_: 2.0),
         ("q, k, v and o move as well, and they stay linear.", lambda *_: 4.0),
         ("Those are the requests of the tiles.", lambda n, d, bm: _ratio(requested, n, d, bm)),
         _times(_WRITTEN, lambda n, d, bm: 4 * n * d + n * n),

@@ -52,12 +52,12 @@ class Walk:
 
     def walked(self, q: list[float], k: list[list[float]], v: list[float]) -> float:
         """Return the output for lists that are sound."""
-        table = scores(torch.tensor([q]), torch.tensor(k, dtype=torch.float64))
+        s = scores(torch.tensor([q]), torch.tensor(k, dtype=torch.float64))
         if self._fault == "scale twice":
-            table = table * len(q) ** -0.5
+            s = s * len(q) ** -0.5
         value = torch.tensor(v, dtype=torch.float64)[:, None]
         seen = torch.ones(1, len(k), dtype=torch.bool)
-        return float(walk(table, value, seen, BLOCK, self._fault))
+        return float(walk(s, value, seen, BLOCK, self._fault))
 
 
 def ward(seed: int) -> list[Walk]:
@@ -68,14 +68,14 @@ def ward(seed: int) -> list[Walk]:
 _TELLS = {
     "no correction": "It is right as long as the first block has the largest score. Where a later "
     "one brings a larger maximum, weights are wrong; with values that are all 1 nothing shows.",
-    "s alone": "With values of 1 the output is 1, if s and acc are treated alike. Here it is above "
+    "l alone": "With values of 1 the output is 1, if l and acc are treated alike. Here it is above "
     "1 where a later block has the larger maximum: acc keeps what it had.",
-    "acc alone": "With values of 1 the output is 1, if s and acc are treated alike. Here it is "
-    "below 1 where a later block has the larger maximum: s keeps what it had.",
+    "acc alone": "With values of 1 the output is 1, if l and acc are treated alike. Here it is "
+    "below 1 where a later block has the larger maximum: l keeps what it had.",
     "scale twice": "It is wrong on the plainest input: one whole block, small scores, d above 1. "
     "With d = 1 the scale is 1, and twice is as good as once.",
     "masked with 0": "It is wrong where the last block is not whole: the lanes left over have the "
-    "score 0 each, and their weights are in s.",
+    "score 0 each, and their weights are in l.",
     "masked behind the maximum": "It is wrong only where all scores lie far below 0 and the last "
     "block is not whole: lanes left over make the maximum 0, and exp of every score is 0.",
     "no maximum": "It is wrong only where a score is so large that exp of it is infinite, above "
@@ -87,12 +87,12 @@ _PAIRS = {
     "below 0. With a whole block no lane is left over, and a mask has nothing to do.",
     frozenset(("masked with 0", "masked behind the maximum")): "Both have lanes left over behind "
     "the last key. Scores near 0 tell them apart: one is wrong there already.",
-    frozenset(("s alone", "acc alone")): "Both are wrong where the maximum rises. If acc keeps too "
-    "much the output is too large, and if s does it is too small: take values of 1.",
-    frozenset(("s alone", "no correction")): "Both are wrong where the maximum rises. Values of 1 "
-    "tell them apart: where s and acc are treated alike, the output is 1.",
+    frozenset(("l alone", "acc alone")): "Both are wrong where the maximum rises. If acc keeps too "
+    "much the output is too large, and if l does it is too small: take values of 1.",
+    frozenset(("l alone", "no correction")): "Both are wrong where the maximum rises. Values of 1 "
+    "tell them apart: where l and acc are treated alike, the output is 1.",
     frozenset(("acc alone", "no correction")): "Both are wrong where the maximum rises. Values of "
-    "1 tell them apart: where s and acc are treated alike, the output is 1.",
+    "1 tell them apart: where l and acc are treated alike, the output is 1.",
 }
 
 

@@ -25,16 +25,16 @@ def in_three_steps(n: int, d: int, block_n: int) -> int:
 
 
 def in_blocks(n: int, d: int, block_n: int) -> int:
-    """Return the FLOPs of a row that walks over blocks of keys with a state (m, s, acc)."""
+    """Return the FLOPs of a row that walks over blocks of keys with a state (m, l, acc)."""
     return 4 * n * d + 5 * n + n // block_n * (d + 5) + d
 
 
 _ONE_FLOP = "A multiply-add is two FLOPs, in both products."
 _MAXIMUM = "The line with max counts as well: of B numbers it is B."
-_SUBTRACT = "exp(score - m) is two for each score: a subtraction and an exp."
+_SUBTRACT = "exp(s - m) is two for each score: a subtraction and an exp."
 _PER_STEP = (
     "What is done once a block counts once a block: there are n / B of them, each with one new "
-    "maximum, two for the correction, two for s and d for acc."
+    "maximum, two for the correction, two for l and d for acc."
 )
 _DIVIDE = "The division comes once, behind the loop: acc has d numbers, and there are no n weights."
 _THREE: tuple[Mistake, ...] = (
@@ -42,15 +42,15 @@ _THREE: tuple[Mistake, ...] = (
     (_ONE_FLOP, lambda n, d, b: 3 * n * d + 6 * n),
     ("Those are the products alone: each line counts.", lambda n, d, b: 4 * n * d),
     ("Those are the products alone: each line counts.", lambda n, d, b: 2 * n * d),
-    ("There are two products: S, and o.", lambda n, d, b: 2 * n * d + 6 * n),
+    ("There are two products: s, and o.", lambda n, d, b: 2 * n * d + 6 * n),
     (_SUBTRACT, lambda n, d, b: 4 * n * d + 5 * n),
     ("The scale counts, and so does the maximum.", lambda n, d, b: 4 * n * d + 4 * n),
     (
-        "The division is of n weights here: p / p.sum() comes before the second product.",
+        "The division is of n weights here: p / l comes before the second product.",
         lambda n, d, b: 4 * n * d + 5 * n + d,
     ),
     (
-        "The division is of n weights here: p / p.sum() comes before the second product.",
+        "The division is of n weights here: p / l comes before the second product.",
         lambda n, d, b: 4 * n * d + 5 * n + 1,
     ),
     ("That is all of n rows: asked is one.", lambda n, d, b: n * in_three_steps(n, d, b)),

@@ -11,7 +11,7 @@ _INF = math.inf
 
 
 def state_of(keys: list[tuple[float, float]]) -> State:
-    """(m, s, acc) of some keys, each a score and a value."""
+    """(m, l, acc) of some keys, each a score and a value."""
     if not keys:
         return (-_INF, 0.0, 0.0)
     m = max(s for s, _ in keys)
@@ -20,9 +20,9 @@ def state_of(keys: list[tuple[float, float]]) -> State:
 
 
 def output_of(state: State) -> State:
-    """(L, o) of a state: m + log s, and acc / s; (−inf, 0) where there is no key."""
-    m, total, acc = state
-    return (m + math.log(total), acc / total) if total else (-_INF, 0.0)
+    """(L, o) of a state: m + log l, and acc / l; (−inf, 0) where there is no key."""
+    m, l, acc = state  # noqa: E741
+    return (m + math.log(l), acc / l) if l else (-_INF, 0.0)
 
 
 def merged(a: State, b: State) -> State:
@@ -57,7 +57,7 @@ _EACH_OTHER = "Each half takes the other one's factor: a's sums take exp(m of a 
 
 
 def _about(place: int) -> tuple[Mistake, ...]:
-    """Faults known by their value, of s (1) or of acc (2)."""
+    """Faults known by their value, of l (1) or of acc (2)."""
 
     def factors(a: State, b: State) -> tuple[float, float]:
         m = max(a[0], b[0])
@@ -99,7 +99,7 @@ def _about(place: int) -> tuple[Mistake, ...]:
             lambda a, b: factors(a, b)[0] * a[place] * factors(a, b)[1] * b[place],
         ),
         (
-            "acc is divided by s: a state keeps the sum, and the division comes once, at the end.",
+            "acc is divided by l: a state keeps the sum, and the division comes once, at the end.",
             lambda a, b: merged(a, b)[2] / merged(a, b)[1],
         ),
         (
@@ -116,7 +116,7 @@ OF_STATE: tuple[tuple[Mistake, ...], ...] = (
         (_OF_M, lambda a, b: b[0]),
         (_OF_M, lambda a, b: a[0] + b[0]),
         (_OF_M, lambda a, b: (a[0] + b[0]) / 2),
-        ("That is L, m + log s: the state keeps m.", lambda a, b: _lse(a, b)),
+        ("That is L, m + log l: the state keeps m.", lambda a, b: _lse(a, b)),
     ),
     _about(1),
     _about(2),

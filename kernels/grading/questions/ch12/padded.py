@@ -53,14 +53,13 @@ _PLAN: tuple[tuple[int, int, int, str, str, int], ...] = (
 _OUTSIDE = "Queries take rows < M, keys and values keys < N, and so does what is loaded of hidden."
 _BEHIND = (
     "It is right where scores are moderate. Where a key that is hidden, or a lane beyond the last "
-    "key, has a score far above all that are seen, it is the maximum, and exp(score - m) of the "
-    "others is 0: 0 / 0. A mask belongs in front of the maximum: the score of what isn't seen is "
-    "-inf."
+    "key, has a score far above all that are seen, it is the maximum, and exp(s - m) of the others "
+    "is 0: 0 / 0. A mask belongs in front of the maximum: s is -inf where nothing is seen."
 )
 _FAR_BELOW = (
     "It is right where scores are moderate. Where all lie far below 0, a maximum that begins at 0 "
     "or at a number that is not low enough stays there, and so does one that lanes beyond the last "
-    "key take part in, whose score is 0: exp(score - m) of every key is 0 then."
+    "key take part in, whose score is 0: exp(s - m) of every key is 0 then."
 )
 _NO_KEY_YET = (
     "It is wrong where a block of keys is hidden as a whole, and no key came before it: the "
@@ -68,7 +67,7 @@ _NO_KEY_YET = (
     "finite: 0 in place of a maximum of -inf, or start m at the lowest finite number."
 )
 _NO_KEY = (
-    "It is wrong where a query sees no key at all: s is 0 then, and 0 / 0 is nan. Such a query's "
+    "It is wrong where a query sees no key at all: l is 0 then, and 0 / 0 is nan. Such a query's "
     "output is 0."
 )
 
@@ -97,15 +96,15 @@ def _cases(seed: int) -> list[Case]:
 def _models(case: Case) -> Iterator[tuple[str, Tensor]]:
     yield from attention_models(case)
     q, k, v = (case.tensors[name] for name in ("q", "k", "v"))
-    hidden, table = case.tensors["hidden"], scores(q, k)
-    zero = table.masked_fill(hidden, 0.0)
+    hidden, s = case.tensors["hidden"], scores(q, k)
+    zero = s.masked_fill(hidden, 0.0)
     yield (
         "What is hidden has the score 0, and exp(0 - m) is no small weight: its score is -inf.",
         attended(zero, v),
     )
     yield (
-        "Hidden keys are left out of acc, and their weights are still in s.",
-        torch.softmax(table, -1).masked_fill(hidden, 0.0) @ v.double(),
+        "Hidden keys are left out of acc, and their weights are still in l.",
+        torch.softmax(s, -1).masked_fill(hidden, 0.0) @ v.double(),
     )
 
 
@@ -130,7 +129,7 @@ def _explain(runs: list[Run]) -> str:
         if traits == which:
             return told
     if HIGH in traits and traits <= {HIGH, LOW, STRONG, ALL, FALLING}:
-        return "It is right for moderate scores: exp(score - m) takes the largest score away first."
+        return "It is right for moderate scores: exp(s - m) takes the largest score away first."
     return ""
 
 

@@ -94,7 +94,7 @@ _TILE: tuple[Mistake, ...] = (
     ),
 )
 _LEAVES = (
-    "S and P are written and read: 4 n² numbers beside 4 n · d. However long the sequence, 4 n² d "
+    "s and p are written and read: 4 n² numbers beside 4 n · d. However long the sequence, 4 n² d "
     "FLOPs over these bytes stay below d / itemsize. Is the card's balance, FLOP/s over DRAM's "
     "bytes a second, below that?"
 )

@@ -72,7 +72,7 @@ _TELLS = {
     "0: take the largest L away first, as with scores.",
     RISING: "It is right, or nearly, where all splits weigh about as much, or the first block has "
     "the largest score. A split's share of the output is exp(its L - the largest L), and within a "
-    "split s and acc take exp(m - new).",
+    "split l and acc take exp(m - new).",
 }
 
 
@@ -92,10 +92,10 @@ def _cases(seed: int) -> list[Case]:
 
 def _merges(case: Case) -> Iterator[tuple[str, Tensor]]:
     q, k, v = (case.tensors[name] for name in ("q", "k", "v"))
-    table, n, splits = scores(q, k), k.shape[-2], int(case.options[0])
+    s, n, splits = scores(q, k), k.shape[-2], int(case.options[0])
 
     def over(first: int, last: int) -> tuple[Tensor, Tensor]:
-        part = table[..., first:last]
+        part = s[..., first:last]
         return attended(part, v[..., first:last, :]), torch.logsumexp(part, -1, keepdim=True)
 
     # Where a fault does no harm its model is right, so that a right output doesn't deny it.
@@ -117,18 +117,18 @@ def _merges(case: Case) -> Iterator[tuple[str, Tensor]]:
             "The shares don't add up to 1: divide by the sum of exp(its L - the largest L).",
             (outputs * weights).sum(0),
         )
-        parts = [table[..., f : f + each] for f in range(0, n, each)]
+        parts = [s[..., f : f + each] for f in range(0, n, each)]
         ms = torch.stack([part.amax(-1, keepdim=True) for part in parts])
         totals = torch.exp(logs - ms)
         yield (
-            "The splits are weighed by s alone. Each s is about its split's own maximum: a share "
-            "is s · exp(m - the largest m).",
+            "The splits are weighed by l alone. Each l is about its split's own maximum: a share "
+            "is l · exp(m - the largest m).",
             (outputs * totals).sum(0) / totals.sum(0),
         )
         tops = torch.exp(ms - ms.amax(0))
         yield (
             "The splits are weighed by exp(m) alone. How many keys there are and how near they "
-            "come to the maximum says s: a share is s · exp(m - the largest m).",
+            "come to the maximum says l: a share is l · exp(m - the largest m).",
             (outputs * tops).sum(0) / tops.sum(0),
         )
         yield (
@@ -143,13 +143,13 @@ def _merges(case: Case) -> Iterator[tuple[str, Tensor]]:
                 "stores to a place of its own.",
                 one,
             )
-        for fault in ("no correction", "s alone", "acc alone", "masked with 0"):
+        for fault in ("no correction", "l alone", "acc alone", "masked with 0"):
             for block in (16, 32, 64):
                 states = [
                     walk_state(
-                        table[..., f : f + each],
+                        s[..., f : f + each],
                         v[..., f : f + each, :],
-                        torch.ones_like(table[..., f : f + each], dtype=torch.bool),
+                        torch.ones_like(s[..., f : f + each], dtype=torch.bool),
                         block,
                         fault,
                     )
@@ -182,7 +182,7 @@ def _explain(runs: list[Run]) -> str:
         return _TELLS[HIGH]
     if any(_only_empty(runs, step) for step in (1, 16, 32, 64, 128)) and all_nan(runs):
         return (
-            "It is right where each split has a key. One without has s = 0 and m = -inf: 0 / 0 is "
+            "It is right where each split has a key. One without has l = 0 and m = -inf: 0 / 0 is "
             "nan, and so is nan times the share 0. It stores zeros, with L = -inf, since the "
             "second launch reads its part too."
         )

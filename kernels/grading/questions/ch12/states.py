@@ -148,9 +148,9 @@ def _graded(
 
 
 def grade_merge(attempt: Attempt) -> None:
-    """Grade `merge(a, b)`: two states (m, s, acc) made one."""
+    """Grade `merge(a, b)`: two states (m, l, acc) made one."""
     pairs = _pairs(random.Random(attempt.seed))
-    _graded(attempt, pairs, ("m", "s", "acc"), merged, OF_STATE)
+    _graded(attempt, pairs, ("m", "l", "acc"), merged, OF_STATE)
 
 
 def grade_merge_outputs(attempt: Attempt) -> None:

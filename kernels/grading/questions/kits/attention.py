@@ -2,10 +2,10 @@
 
 q (..., M, d), k and v (..., N, d) lie row by row, in one dtype; o (..., M, d) has it too:
 
-    S = q · kᵀ / √d,   o = softmax(S) · v
+    s = q · kᵀ / √d,   o = softmax(s) · v
 
-A walk takes the keys in blocks, with a state (m, s, acc) a query: the largest score so far,
-Σ exp(S − m) and Σ exp(S − m) · v.
+A walk takes the keys in blocks, with a state (m, l, acc) a query: the largest score so far,
+Σ exp(s − m) and Σ exp(s − m) · v.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kernels.registry import DTYPES, Tolerance, dtype_name
 
 FAULTS = (
     "no correction",
-    "s alone",
+    "l alone",
     "acc alone",
     "scale twice",
     "masked with 0",
@@ -46,16 +46,16 @@ _BLOCKS = (16, 32, 64, 128)
 _INF = float("inf")
 NO_MASK = "The mask of scores does nothing: keys that a query doesn't see take part."
 CORRECTIONS = {
-    "no correction": "The correction is missing: when a block of keys brings a larger maximum, s "
+    "no correction": "The correction is missing: when a block of keys brings a larger maximum, l "
     "and acc still belong to the old one. Both are multiplied by exp(m - new).",
-    "s alone": "The correction is applied to s alone: acc is a sum about the old maximum too, and "
+    "l alone": "The correction is applied to l alone: acc is a sum about the old maximum too, and "
     "takes the same factor, exp(m - new).",
-    "acc alone": "The correction is applied to acc alone: s is a sum about the old maximum too, "
+    "acc alone": "The correction is applied to acc alone: l is a sum about the old maximum too, "
     "and takes the same factor, exp(m - new).",
     "scale twice": "The scale is applied twice: scores are q · k / √d, and no more.",
     "masked with 0": "What isn't seen takes part: masked, its score is 0, and each such lane adds "
-    "exp(0 - m) to s. The score of what isn't seen is -inf.",
-    "s replaced": "s is that of the last block alone: a block's sum is added to what s was, times "
+    "exp(0 - m) to l. The score of what isn't seen is -inf.",
+    "l replaced": "l is that of the last block alone: a block's sum is added to what l was, times "
     "exp(m - new).",
     "acc replaced": "acc is that of the last block alone: a block's sum is added to what acc was, "
     "times exp(m - new).",
@@ -80,42 +80,42 @@ def scores(q: Tensor, k: Tensor) -> Tensor:
     return q.double() @ k.double().mT * q.shape[-1] ** -0.5
 
 
-def attended(table: Tensor, v: Tensor, seen: Tensor | None = None) -> Tensor:
-    """softmax(S) · v in float64, over the keys that are seen; 0 for who sees none."""
+def attended(s: Tensor, v: Tensor, seen: Tensor | None = None) -> Tensor:
+    """softmax(s) · v in float64, over the keys that are seen; 0 for who sees none."""
     if seen is not None:
-        table = table.masked_fill(~seen, -_INF)
-    return torch.softmax(table, -1).nan_to_num(0.0) @ v.double()
+        s = s.masked_fill(~seen, -_INF)
+    return torch.softmax(s, -1).nan_to_num(0.0) @ v.double()
 
 
 def walk(
-    table: Tensor, v: Tensor, seen: Tensor, block: int, fault: str = "", single: bool = False
+    s: Tensor, v: Tensor, seen: Tensor, block: int, fault: str = "", single: bool = False
 ) -> Tensor:
-    """acc / s of `walk_state`."""
-    _, total, acc = walk_state(table, v, seen, block, fault, single)
-    return acc / total
+    """acc / l of `walk_state`."""
+    _, l, acc = walk_state(s, v, seen, block, fault, single)  # noqa: E741
+    return acc / l
 
 
 def walk_state(
-    table: Tensor, v: Tensor, seen: Tensor, block: int, fault: str = "", single: bool = False
+    s: Tensor, v: Tensor, seen: Tensor, block: int, fault: str = "", single: bool = False
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Walk over all keys in float64, `block` at a time; with a `fault` of those told above.
 
-    table: scores (..., M, N). v: (..., N, d). seen: (..., M, N); lanes beyond N are not.
+    s: scores (..., M, N). v: (..., N, d). seen: (..., M, N); lanes beyond N are not.
     With `single` a weight is what fp32 can hold: it may underflow, or be infinite.
     """
-    over = -table.shape[-1] % block
-    table = torch.nn.functional.pad(table, (0, over))
+    over = -s.shape[-1] % block
+    s = torch.nn.functional.pad(s, (0, over))
     v = torch.nn.functional.pad(v.double(), (0, 0, 0, over))
-    seen = torch.nn.functional.pad(seen, (0, over)).expand(table.shape)
+    seen = torch.nn.functional.pad(seen, (0, over)).expand(s.shape)
     if fault not in ("masked with 0", "masked behind the maximum"):
-        table = table.masked_fill(~seen, -_INF)
+        s = s.masked_fill(~seen, -_INF)
     elif fault == "masked with 0":
-        table = table.masked_fill(~seen, 0.0)
-    m = table.new_full((*table.shape[:-1], 1), 0.0 if fault == "no maximum" else -_INF)
-    total, acc = torch.zeros_like(m), table.new_zeros((*table.shape[:-1], v.shape[-1]))
-    for start in range(0, table.shape[-1], block):
+        s = s.masked_fill(~seen, 0.0)
+    m = s.new_full((*s.shape[:-1], 1), 0.0 if fault == "no maximum" else -_INF)
+    l, acc = torch.zeros_like(m), s.new_zeros((*s.shape[:-1], v.shape[-1]))  # noqa: E741
+    for start in range(0, s.shape[-1], block):
         part = slice(start, start + block)
-        here = table[..., part]
+        here = s[..., part]
         new = m if fault == "no maximum" else torch.maximum(m, here.amax(-1, keepdim=True))
         p = torch.exp(here - new.masked_fill(new == -_INF, 0.0))
         p = p.float().double() if single else p
@@ -123,26 +123,26 @@ def walk_state(
             p = p * seen[..., part]
         # Without any correction a first block still finds a state of zeros.
         factor = torch.exp(m - new).nan_to_num(1.0)
-        of_total, of_acc = factor, factor
-        if fault in ("no correction", "acc alone", "s replaced"):
-            of_total = torch.full_like(factor, float(fault != "s replaced"))
-        if fault in ("no correction", "s alone", "acc replaced"):
+        of_l, of_acc = factor, factor
+        if fault in ("no correction", "acc alone", "l replaced"):
+            of_l = torch.full_like(factor, float(fault != "l replaced"))
+        if fault in ("no correction", "l alone", "acc replaced"):
             of_acc = torch.full_like(factor, float(fault != "acc replaced"))
-        total = total * of_total + p.sum(-1, keepdim=True)
+        l = l * of_l + p.sum(-1, keepdim=True)  # noqa: E741
         acc = acc * of_acc
         acc = acc + p @ v[..., part, :]
         m = new
-    return m, total, acc
+    return m, l, acc
 
 
 def attention_tolerance(
-    table: Tensor, v: Tensor, o: Tensor, dtype: torch.dtype, largest: float
+    s: Tensor, v: Tensor, o: Tensor, dtype: torch.dtype, largest: float
 ) -> Tolerance:
     """Weights and outputs rounded to `dtype`, scores and sums in fp32, in any order.
 
-    table: the scores that are seen, −inf elsewhere, and v, o, in float64; `largest`: of all scores.
+    s: the scores that are seen, −inf elsewhere, and v, o, in float64; `largest`: of all scores.
     """
-    terms = torch.softmax(table, -1).nan_to_num(0.0) @ v.double().abs()
+    terms = torch.softmax(s, -1).nan_to_num(0.0) @ v.double().abs()
     size = max(1.0, float(terms.max() / o.abs().max())) if bool(o.any()) else 1.0
     unit = torch.finfo(dtype).eps / 2
     # A score's own rounding, which exp turns into a relative one, and sums of p.
@@ -178,23 +178,23 @@ def attention_case(
 ) -> AttentionCase:
     """Return a call on q, k, v, and what else is `given`, with its reference in float64."""
     q, k, v = given["q"], given["k"], given["v"]
-    table = scores(q, k)
-    o = attended(table, v, seen)
-    masked = table if seen is None else table.masked_fill(~seen, -_INF)
-    near = attention_tolerance(masked, v, o, q.dtype, float(table.abs().max()))
+    s = scores(q, k)
+    o = attended(s, v, seen)
+    masked = s if seen is None else s.masked_fill(~seen, -_INF)
+    near = attention_tolerance(masked, v, o, q.dtype, float(s.abs().max()))
     return AttentionCase(given, options, o, near, trait, seen=seen)
 
 
 def walks(case: Case) -> Iterator[tuple[str, Tensor]]:
     """Walks with a fault in their corrections, their scale or the mask of their last block."""
     q, k, v = (case.tensors[name] for name in ("q", "k", "v"))
-    table, seen = scores(q, k), _seen(case)
+    s, seen = scores(q, k), _seen(case)
     for fault, means in CORRECTIONS.items():
         if fault == "scale twice":
-            yield means, attended(table * q.shape[-1] ** -0.5, v, seen)
+            yield means, attended(s * q.shape[-1] ** -0.5, v, seen)
             continue
         for block in _BLOCKS:
-            model = walk(table, v, seen, block, fault, single=True)
+            model = walk(s, v, seen, block, fault, single=True)
             if fault != "masked with 0":
                 model = model.masked_fill(~seen.any(-1)[..., None], 0.0)
             yield means, model
@@ -209,20 +209,20 @@ def _seen(case: Case) -> Tensor:
 def attention_models(case: Case) -> Iterator[tuple[str, Tensor]]:
     """Attention with one fault each, in float64."""
     q, k, v = (case.tensors[name] for name in ("q", "k", "v"))
-    table, seen, o = scores(q, k), _seen(case), case.reference
+    s, seen, o = scores(q, k), _seen(case), case.reference
     d, n = q.shape[-1], k.shape[-2]
-    yield "Scores lack their scale: they are q · k / √d.", attended(table * d**0.5, v, seen)
+    yield "Scores lack their scale: they are q · k / √d.", attended(s * d**0.5, v, seen)
     yield from walks(case)
-    hidden = table.masked_fill(~seen, -_INF)
+    hidden = s.masked_fill(~seen, -_INF)
     total = torch.exp(hidden - hidden.amax(-1, keepdim=True).nan_to_num(neginf=0.0)).sum(-1)
-    yield "acc is never divided by s: the weights of a row add up to 1.", o * total[..., None]
-    yield "acc is multiplied by s: it is divided by it.", o * total[..., None] ** 2
+    yield "acc is never divided by l: the weights of a row add up to 1.", o * total[..., None]
+    yield "acc is multiplied by l: it is divided by it.", o * total[..., None] ** 2
     yield (
-        "exp is taken to the base 2: either exp(score), or exp2 of score · log2(e).",
-        attended(table * 0.6931471805599453, v, seen),
+        "exp is taken to the base 2: either exp(s), or exp2 of s · log2(e).",
+        attended(s * 0.6931471805599453, v, seen),
     )
-    yield NO_MASK, attended(table, v)
-    yield "The mask is the wrong way round.", attended(table, v, ~seen)
+    yield NO_MASK, attended(s, v)
+    yield "The mask is the wrong way round.", attended(s, v, ~seen)
     for block in _BLOCKS:
         whole = n // block * block
         some = seen & (torch.arange(n) < whole)
@@ -230,18 +230,18 @@ def attention_models(case: Case) -> Iterator[tuple[str, Tensor]]:
             yield (
                 "The keys behind the last whole block are missing: the loop goes on to the last "
                 "key, and its last block is masked.",
-                attended(table, v, some).masked_fill(~some.any(-1)[..., None], empty),
+                attended(s, v, some).masked_fill(~some.any(-1)[..., None], empty),
             )
         first = seen & (torch.arange(n) < block)
         yield (
             "Only the first block of keys takes part: the loop goes on to the last one.",
-            attended(table, v, first),
+            attended(s, v, first),
         )
         last = seen & (torch.arange(n) >= (n - 1) // block * block)
         yield (
-            "Only the last block of keys is in the output: s and acc are added to, and m goes on "
+            "Only the last block of keys is in the output: l and acc are added to, and m goes on "
             "to the next block as new.",
-            attended(table, v, last),
+            attended(s, v, last),
         )
     if q.dim() == 3:
         yield (
