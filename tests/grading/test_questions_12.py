@@ -162,7 +162,7 @@ def test_causal_wrong(answer, message, means):
     [
         (splits.whole_keys, "runs 1 program on", "each with a share of its own"),
         (splits.split_with("same share"), "should be", "either all splits take it"),
-        (splits.split_with("all keys"), "k is read 3.0 times", "Each load asks memory again"),
+        (splits.split_with("all keys"), "k is read 3.0 times", "asks for it anew"),
         (splits.split_with("past N"), "a load at index", "at the share's end or at N"),
         (splits.split_with("rounded down"), "should be", "N // splits rounds down"),
         (splits.split_with("overlap"), "should be", "Shares overlap"),

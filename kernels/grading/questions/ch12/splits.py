@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import torch
 
 from kernels.grading.cases import Case, Run, memory_of
-from kernels.grading.checks import computed_by_kernels, reads_once, within_bytes
+from kernels.grading.checks import computed_by_kernels, within_bytes
 from kernels.grading.question import Attempt, Speed, Wrong
 from kernels.grading.questions.ch10.tile import compiles_in_both, on_tensor_cores
 from kernels.grading.questions.kits.attention import (
@@ -222,6 +222,21 @@ def _in_fp32(attempt: Attempt, runs: list[Run]) -> None:
     attempt.held.append("partial results in fp32")
 
 
+def _asked_once(attempt: Attempt, runs: list[Run]) -> None:
+    """`Wrong` if the launches ask for an element of k or v more than once."""
+    for r in runs:
+        for name in ("k", "v"):
+            times = r.traffic(r.case.tensors[name]).times_read
+            if times > 1:
+                raise Wrong(
+                    f"{name} is read {times:.1f} times on {r.case}; once will do.",
+                    "Each program that walks over a key asks for it anew. No two shares have a key "
+                    "in common, and all queries of a head go with a share: at most 16 of them are "
+                    "one tile.",
+                )
+    attempt.held.append("k and v are read 1.0 times")
+
+
 def _enough(attempt: Attempt, runs: list[Run]) -> None:
     """`Wrong` if the first launch has fewer programs than splits a head."""
     for r in runs:
@@ -246,8 +261,7 @@ def grade_splits(attempt: Attempt) -> None:
         _enough(attempt, launched)
     computed_by_kernels(attempt, runs, launches=2)
     _in_fp32(attempt, runs)
-    for name in ("k", "v"):
-        reads_once(attempt, runs, name)
+    _asked_once(attempt, runs)
 
     def ideal(case: Case) -> int:
         inputs = sum(t.numel() * t.itemsize for t in case.tensors.values())
