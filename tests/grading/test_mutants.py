@@ -54,6 +54,32 @@ SAME |= {
     }.items()
     for at in places
 }
+# Of attention: rows beyond the last are never stored, the score of a key that isn't seen is -inf
+# whatever k holds, and its weight, which v or a split's part is multiplied by, is 0.
+_UNSEEN = "no row that is stored, no score that is seen, or a weight of 0"
+SAME |= {
+    (question, f"other filled: tl.load({at}, other={had}) -> tl.load({at}, other=1.0)"): _UNSEEN
+    for question, places in {
+        "12.7": (
+            ("q_ptr + within, mask=(rows < M)[:, None]", "0.0"),
+            ("k_ptr + at, mask=(keys < N)[:, None]", "0.0"),
+            ("v_ptr + at, mask=(keys < N)[:, None]", "0.0"),
+            ("hidden_ptr + keys, mask=keys < N", "1"),
+        ),
+        "12.8": (
+            ("q_ptr + first + within, mask=(rows < N)[:, None]", "0.0"),
+            ("k_ptr + first + at, mask=(keys < N)[:, None]", "0.0"),
+            ("v_ptr + first + at, mask=(keys < N)[:, None]", "0.0"),
+        ),
+        "12.9": (
+            ("q_at, mask=(rows < M)[:, None]", "0.0"),
+            ("k_ptr + at, mask=(keys < end)[:, None]", "0.0"),
+            ("v_ptr + at, mask=(keys < end)[:, None]", "0.0"),
+            ("parts_at, mask=there[:, None]", "0.0"),
+        ),
+    }.items()
+    for at, had in places
+}
 
 # Mutants of a cell that a whole check is made of, as a reader sees it.
 _COUNTED = 3

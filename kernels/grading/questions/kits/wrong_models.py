@@ -152,8 +152,14 @@ def masked_lanes_named(attempt: Attempt, runs: Sequence[Run]) -> None:
 
     `runs` are right ones. Those whose rows leave lanes over run again, with NaN in such lanes.
     """
-    ragged = [r.case for r in runs if r.case.x.shape[-1] & (r.case.x.shape[-1] - 1)]
-    for case in ragged[:2]:
+    lanes_named(
+        attempt, [r.case for r in runs if r.case.x.shape[-1] & (r.case.x.shape[-1] - 1)][:2]
+    )
+
+
+def lanes_named(attempt: Attempt, cases: Sequence[Case]) -> None:
+    """`Wrong` if the result of a case changes with NaN in masked lanes that have no value."""
+    for case in cases:
         with _nan_without_other():
             again = run(attempt, case)
         if again.fault is not None:
