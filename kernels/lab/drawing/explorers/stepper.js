@@ -176,7 +176,7 @@ function render({ model, el }) {
   });
 
   function draw(found, number) {
-    const width = Math.min(root.clientWidth || 640, 330) - 26;  // 0 while it is not laid out
+    const width = Math.min(values.clientWidth || 304, 304);  // 0 while it is not laid out
     const picture = stepperChart(choice(), found, number, width, hatch);
     map.setAttribute("width", picture.width);
     map.setAttribute("height", picture.height);
