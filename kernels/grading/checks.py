@@ -29,6 +29,7 @@ from kernels.grading.diagnosis import symptom
 from kernels.grading.evidence import evidence
 from kernels.grading.faults import meaning, unwritten
 from kernels.grading.from_cuda import from_cuda
+from kernels.grading.misplaced import misplaced
 from kernels.grading.origin import own_kernels
 from kernels.grading.question import PLACEHOLDER, Attempt, NotAnswered, Wrong
 from kernels.lab.counting.operands import moves_bytes, tensors_in
@@ -54,7 +55,9 @@ def _call(attempt: Attempt, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
         if _is_placeholder(error.__cause__):
             raise NotAnswered from None
         means = meaning(error.kind, _sentence(error)) or from_cuda(error, _sentence(error))
-        raise Wrong(f"{_sentence(error)}.", means) from None
+        wrong = Wrong(f"{_sentence(error)}.", means)
+        wrong.beyond = error.argument if error.kind == "bounds" else None
+        raise wrong from None
     except CudaError as error:
         if unwritten(_sentence(error)):
             raise NotAnswered from None
@@ -174,13 +177,26 @@ def run(attempt: Attempt, case: Case, earlier: Sequence[Run] = ()) -> Run:
     return replace(ran, fault=fault, wrong=wrong)
 
 
+@contextlib.contextmanager
+def index_told(attempt: Attempt, case: Case) -> Iterator[None]:
+    """Say of a `Wrong` in the block, on `case`, which index is another tensor's, if one is."""
+    try:
+        yield
+    except Wrong as wrong:
+        if wrong.beyond is not None:
+            told = misplaced(case, wrong.beyond, lambda case: _called(attempt, case)[0])
+            wrong.means = told or wrong.means
+        raise
+
+
 def right_everywhere(
     attempt: Attempt, cases: Sequence[Case], explain: Callable[[list[Run]], str]
 ) -> list[Run]:
     """Run every case; `Wrong` if one is wrong, with what `explain` makes of all of them."""
     runs: list[Run] = []
     for case in cases:
-        runs.append(run(attempt, case, runs))
+        with index_told(attempt, case):
+            runs.append(run(attempt, case, runs))
     failed = [r for r in runs if r.fault is not None]
     if failed:
         first = failed[0]

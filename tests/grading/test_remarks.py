@@ -102,3 +102,54 @@ def test_a_slip_is_told_by_its_name(slip):
 
 def test_a_solution_without_an_edit_is_right():
     assert check("04.6", edited("04.6")).passed
+
+
+ROW = "Here it is the row."
+FLAT = "Of an index i that runs through all rows that is i % n_cols."
+PLACES = {
+    "02.2, weight as x": ("02.2", "weight_ptr + cols", "weight_ptr + row * n_cols + cols", FLAT),
+    "02.7, weight as x, two outputs": ("02.7", "weight_ptr + cols", "weight_ptr + places", FLAT),
+    "04.7, weight by row": ("04.7", "weight[col]", "weight[row]", ROW),
+    "04.7, weight as x": ("04.7", "weight[col]", "weight[i]", FLAT),
+    "04.7, inverse by column": (
+        "04.7",
+        "inverse[row]",
+        "inverse[col]",
+        "inverse has a value for each row, and its index is the row.",
+    ),
+    "05.4, bias without % n_cols": ("05.4", "bias[col]", "bias[i]", FLAT),
+    "06.4, weight by row": (
+        "06.4",
+        "weight_ptr + cols, mask=cols < n_cols",
+        "weight_ptr + rows, mask=rows < n_rows",
+        ROW,
+    ),
+    "07.4, weight by row": ("07.4", "weight_ptr + cols, mask=mask", "weight_ptr + row", ROW),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_an_index_of_another_tensor_is_told_apart_from_a_mask(place):
+    question, before, after, told = PLACES[place]
+    result = check(question, edited(question, (before, after)))
+    assert not result.passed
+    assert result.means.startswith("What is loaded there is used: neither a mask nor a guard")
+    assert told in result.means
+    assert "reaches past" not in result.means
+
+
+@pytest.mark.parametrize(
+    ("question", "edit"),
+    [
+        ("02.2", ("weight_ptr + cols, mask=mask, other=0.0", "weight_ptr + cols")),
+        ("06.4", ("weight_ptr + cols, mask=cols < n_cols", "weight_ptr + cols")),
+        # A masked dy makes 0 of what the weight's lanes hold.
+        ("07.4", ("weight_ptr + cols, mask=mask", "weight_ptr + cols")),
+        ("05.4", ("if (col >= n_cols) return;", "")),
+    ],
+)
+def test_a_mask_that_is_missing_is_told_as_such(question, edit):
+    result = check(question, edited(question, edit))
+    assert not result.passed
+    assert "reaches past" in result.means or "meet at one element" in result.means
+    assert "the index is wrong" not in result.means
