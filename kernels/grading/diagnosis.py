@@ -62,7 +62,9 @@ def symptom(runs: Sequence[Run]) -> str:
             "Keep what is summed in fp32, and convert when you store."
         )
     if only(lambda r: r.case.x.shape[0] > 1):
-        return "It is right for one row: look at how a program finds its row."
+        if all(r.case.x.dim() > 1 for r in runs):
+            return "It is right for one row: look at how a program finds its row."
+        return "It is right for one element: look at how a lane finds its element."
     return ""
 
 
