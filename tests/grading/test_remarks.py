@@ -153,3 +153,29 @@ def test_a_mask_that_is_missing_is_told_as_such(question, edit):
     assert not result.passed
     assert "reaches past" in result.means or "meet at one element" in result.means
     assert "the index is wrong" not in result.means
+
+
+NARROW = {
+    "02.2": (".to(tl.float32)\n\n    mean", ".to(tl.float16)\n\n    mean"),
+    "02.6": (".to(tl.float32)\n    mean_square", ".to(tl.float16)\n    mean_square"),
+    "02.7": ("h = h.to(tl.float32)\n", "h = h.to(tl.float16)\n"),
+    "06.4": (".to(tl.float32)\n    mean_square", ".to(tl.float16)\n    mean_square"),
+    "08.9": (
+        "x = tl.load(x_ptr + e, mask=mask, other=0.0).to(tl.float32)",
+        "x = tl.load(x_ptr + e, mask=mask, other=0.0).to(tl.float16).to(tl.float32)",
+    ),
+    "05.3": (
+        "? x[first + col] :",
+        "? __half2float(__float2half(x[first + col])) :",
+    ),
+}
+
+
+@pytest.mark.parametrize("question", NARROW)
+def test_16_bits_on_the_way_are_told_where_some_inputs_lie_far_from_0(question):
+    edits = [NARROW[question]]
+    if question == "05.3":
+        edits.append(('norm_kernel = r"""', 'norm_kernel = r"""\n#include <cuda_fp16.h>'))
+    result = check(question, edited(question, *edits))
+    assert not result.passed
+    assert "went through" in result.means, result
