@@ -26,6 +26,11 @@ def symptom(runs: Sequence[Run]) -> str:
             "The output has an element for each column, so the sum ran down the columns: a row "
             "lies along the last axis, and what belongs to a row is reduced along that."
         )
+    if failed and all(_element_for_row(r) for r in failed):
+        return (
+            "The output has the shape of x, where each row has one value: it is "
+            "torch.empty(rows, ...), and not torch.empty_like(x)."
+        )
     if not failed or any(not r.wrong.numel() for r in failed):
         return ""
 
@@ -83,6 +88,12 @@ def _other_axis(run: Run) -> bool:
     rows, shape = run.case.reference.shape, getattr(run.output, "shape", None)
     x = run.case.x.shape
     return len(x) == 2 and rows == x[:1] and shape == x[1:] and shape != rows
+
+
+def _element_for_row(run: Run) -> bool:
+    """Whether an output has an element for each of x's, where each row should have one."""
+    rows, shape, x = run.case.reference.shape, getattr(run.output, "shape", None), run.case.x.shape
+    return len(x) == 2 and rows == x[:1] and shape == x
 
 
 def _as_in_16_bits(run: Run) -> bool:

@@ -81,6 +81,21 @@ SLIPS = {
         ("x.float(), -1", "x.float(), 0"),
         "Mean and variance run down the columns",
     ),
+    "07.5, the other axis": (
+        "07.5",
+        ("tl.sum(sums, axis=0)", "tl.sum(sums, axis=1)"),
+        "A tile is summed along axis 1, its rows",
+    ),
+    "04.6, the shape of x": (
+        "04.6",
+        ("out = torch.empty(rows, device=x.device)", "out = torch.empty_like(x)"),
+        "The output has the shape of x, where each row has one value",
+    ),
+    "03.5, the shape of x": (
+        "03.5",
+        ("torch.empty(rows, dtype=torch.float32, device=x.device)", "torch.empty_like(x).float()"),
+        "The output has the shape of x, where each row has one value",
+    ),
     "04.6, down the columns": (
         "04.6",
         ("row[col] * row[col]", "row[col * gridDim.x] * row[col * gridDim.x]"),
