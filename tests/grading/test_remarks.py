@@ -194,3 +194,22 @@ def test_16_bits_on_the_way_are_told_where_some_inputs_lie_far_from_0(question):
     result = check(question, edited(question, *edits))
     assert not result.passed
     assert "went through" in result.means, result
+
+
+REST = "    } else {\n        for (int i = first; i < n; i++)"
+
+
+@pytest.mark.parametrize(
+    ("question", "edit", "told"),
+    [
+        ("05.5", (REST, REST.replace("first;", "n / 8 * 8;")), "they belong to one thread"),
+        ("08.7", ("if (8 * i >= n) return;", "if (8 * i >= n) i = n / 8;"), "they belong to one"),
+        ("04.6", ("if (threadIdx.x == 0) out", "out"), ""),
+    ],
+)
+def test_several_threads_that_store_one_element_are_not_sent_for_a_barrier(question, edit, told):
+    result = check(question, edited(question, edit))
+    assert not result.passed
+    assert "give each element to one thread" in result.means, result
+    assert told in result.means
+    assert "__syncthreads" not in result.means
