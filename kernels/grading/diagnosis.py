@@ -45,6 +45,17 @@ def symptom(runs: Sequence[Run]) -> str:
             "The last rows were never stored: the grid has too few programs. It takes "
             "triton.cdiv(rows, rows a program), which rounds up."
         )
+    if all(map(_is_zero, failed)):
+        return "The output is 0 everywhere: nothing was stored in it, or nothing but 0."
+    if all(map(_is_x, failed)):
+        return "What comes back is x, as it was given."
+    columns = {_last_columns_missing(r) for r in failed}
+    if 0 not in columns:
+        what = "The last column of each row was" if columns == {1} else "Columns at the end were"
+        return (
+            f"{what} never stored: the mask ends too early, or the block is too narrow. It takes "
+            "cols < n_cols, and a block of triton.next_power_of_2(n_cols), or a loop."
+        )
     narrow = all(r.case.x.dtype != torch.float32 for r in failed)
     if narrow and any(r.case.x.dtype == torch.float32 for r in passed):
         return "It is right in fp32: do the arithmetic in fp32, and convert when you store."
@@ -122,6 +133,26 @@ def _last_rows_missing(run: Run) -> bool:
     rows = int(wrong.sum())
     whole = rows * shape[-1] == int(run.wrong.sum())
     return 0 < rows < len(wrong) and whole and bool(wrong[-rows:].all() and lost[-rows:].all())
+
+
+def _last_columns_missing(run: Run) -> int:
+    """How many columns at the end, and nothing else, hold the NaN of new memory; 0 if not so."""
+    if run.output.dim() < 2 or not len(run.launches):
+        return 0
+    lost = run.output.detach().isnan().flatten(0, -2)
+    columns = int(lost[0].sum())
+    rest = lost.shape[1] - columns
+    at_end = bool(lost[:, rest:].all()) and not bool(lost[:, :rest].any())
+    return columns if at_end and (rest or columns == 1) else 0
+
+
+def _is_zero(run: Run) -> bool:
+    return bool((run.output == 0).all()) and bool(run.case.reference.any())
+
+
+def _is_x(run: Run) -> bool:
+    x = run.case.x
+    return run.output.dtype == x.dtype and torch.equal(run.output, x)
 
 
 def _stale(run: Run, runs: Sequence[Run]) -> bool:

@@ -1,6 +1,7 @@
 """Slips that readers make are told by name: each is a solution with a word or two replaced."""
 
 import pytest
+import torch
 
 from kernels.grading import check
 from tests.grading.edited import edited
@@ -213,3 +214,28 @@ def test_several_threads_that_store_one_element_are_not_sent_for_a_barrier(quest
     assert "give each element to one thread" in result.means, result
     assert told in result.means
     assert "__syncthreads" not in result.means
+
+
+@pytest.mark.parametrize("question", ["02.6", "03.3", "03.7", "04.4", "05.3", "06.4", "06.6"])
+def test_an_output_of_zeros_is_told_as_such(question):
+    result = check(question, lambda x, *others: torch.zeros_like(x))
+    assert result.means.startswith("The output is 0 everywhere")
+
+
+@pytest.mark.parametrize("question", ["02.6", "03.7", "06.4", "06.6"])
+def test_x_itself_is_told_as_such(question):
+    result = check(question, lambda x, *others: x.clone())
+    assert result.means == "What comes back is x, as it was given."
+
+
+@pytest.mark.parametrize("question", ["02.2", "02.6", "03.8", "06.4", "07.4"])
+def test_a_mask_that_ends_a_column_early_is_told_as_such(question):
+    after = "(cols < n_cols)\n    x" if question == "06.4" else "mask = cols < n_cols"
+    result = check(question, edited(question, (after, after.replace("n_cols", "n_cols - 1"))))
+    assert result.means.startswith("The last column of each row was never stored"), result
+
+
+def test_rows_that_are_too_wide_for_a_block_lack_columns_at_the_end():
+    edit = ("triton.next_power_of_2(n_cols)", "64")
+    result = check("02.6", edited("02.6", edit))
+    assert result.means.startswith("Columns at the end were never stored"), result
