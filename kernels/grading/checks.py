@@ -8,6 +8,8 @@ PyTorch operator in a kernel's place is seen.
 from __future__ import annotations
 
 import contextlib
+import os
+import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -34,6 +36,7 @@ from kernels.grading.origin import own_kernels
 from kernels.grading.question import PLACEHOLDER, Attempt, NotAnswered, Wrong
 from kernels.lab.counting.operands import moves_bytes, tensors_in
 from kernels.launch import KernelError, LaunchError, Launches, interpreting
+from kernels.paths import ROOT
 from kernels.registry import dtype_name
 
 Tensor = torch.Tensor
@@ -70,7 +73,7 @@ def _call(attempt: Attempt, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     except BaseException as error:
         if _is_placeholder(error):
             raise NotAnswered from None
-        at = _line(attempt.answer, error)
+        at = _line(error)
         what = f"{type(error).__name__}: {_sentence(error)}"
         means = from_cuda(error, _sentence(error))
         raise Wrong(f"{attempt.name} raised {what}{at}.", means) from None
@@ -87,14 +90,25 @@ def _sentence(error: BaseException) -> str:
         return "no message"
 
 
-def _line(function: Any, error: BaseException) -> str:
-    """Where in the reader's own source it was raised, as far as that is known."""
-    try:
-        own = function.__code__.co_filename
-    except BaseException:  # a callable that is no function, or a strange one
-        return ""
-    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == own]
-    return f", in line {lines[-1]} of its cell" if lines else ""
+# Where code lies that no reader of the book wrote.
+_NOT_THEIRS = tuple(
+    os.path.join(os.path.realpath(folder), "")
+    for folder in (
+        str(ROOT / "kernels"),
+        *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
+    )
+)
+
+
+def _line(error: BaseException) -> str:
+    """Where in the reader's own source it was raised, whatever is wrapped around it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f.lineno for f in frames if not _is_foreign(f.filename)]
+    return f", in line {own[-1]} of its cell" if own else ""
+
+
+def _is_foreign(file: str) -> bool:
+    return file.startswith("<frozen ") or os.path.realpath(file).startswith(_NOT_THEIRS)
 
 
 class _Watcher(TorchDispatchMode):
