@@ -52,11 +52,16 @@ def _changed(case: Case, size: int, again: Callable[[Case], Any]) -> Tensor | No
             outputs.append(again(replace(case, tensors={**case.tensors, **longer})))
         except (Wrong, NotAnswered):
             return None
-    if not vectors or any(type(one) is not torch.Tensor for one in outputs):
+    if not vectors or not all(map(_has_values, outputs)):
         return None
     first, second = (one.detach().double().nan_to_num(1e30) for one in outputs)
     whole = first.shape == second.shape and first.numel() == case.x.numel()
     return first != second if whole else None
+
+
+def _has_values(output: Any) -> bool:
+    plain = type(output) is torch.Tensor and output.layout == torch.strided
+    return plain and output.device.type == "cpu"
 
 
 def _index_of(argument: str, found: Tensor, by_column: bool) -> str:
