@@ -184,7 +184,7 @@ def test_what_is_held_is_told_with_its_bytes():
     state = [["m", 16], ["s", 16], ["acc", 32]]
     assert found[0] == {"registers": state, "shared": [["q", 16]]}
     assert found[1] == {"registers": [["S", 128], *state], "shared": [["q", 16], ["k", 32]]}
-    with_correction = [["P", 128], ["correction", 16], *state]
+    with_correction = [["P", 128], ["c", 16], *state]
     assert found[2] == found[3] == {"registers": with_correction, "shared": [["q", 16], ["k", 32]]}
     assert found[4]["registers"] == [["P", 128], *state]
     assert found[4]["shared"] == [["q", 16], ["k", 32], ["v", 32]]
@@ -205,12 +205,12 @@ def test_a_step_is_said_in_sentences():
     )
     assert said[2] == (
         "Tile 1 of 2, keys 0 to 3: m becomes the largest score of each row, 1.50 for query 4. "
-        "P = e^(S − m). Nothing was summed before, so the correction, e^(−∞) = 0, clears nothing."
+        "P = e^(S − m). Nothing was summed before, so the correction c = e^(−∞) = 0 clears nothing."
     )
     assert said[5].endswith("6 of them are −∞: the key comes after the query.")
     assert said[6] == (
         "Tile 2 of 2, keys 4 to 7: m grows in 2 of 4 rows, most for query 6, from 1.00 to 2.50. "
-        "What it has summed shrinks by the correction, e^(1.00 − 2.50) = 0.22. P = e^(S − m)."
+        "What it has summed shrinks by the correction c = e^(1.00 − 2.50) = 0.22. P = e^(S − m)."
     )
     assert said[7].endswith("For query 6, 2.97 · 0.22 + 1.08 = 1.75.")
     assert said[8].endswith("The first number of query 6: 4.34 · 0.22 + (−2.08) = −1.11.")
@@ -220,7 +220,7 @@ def test_a_step_is_said_in_sentences():
     )
     still = [[0.0]] * 6
     (none_grows,) = run_js(script, chosen((still, still, still), block_m=2), [7])
-    assert "no score is above its row’s m. Every correction is e^0 = 1" in none_grows
+    assert "no score is above its row’s m. Every correction c is e^0 = 1" in none_grows
 
 
 @needs_node

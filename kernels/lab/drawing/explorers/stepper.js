@@ -70,7 +70,7 @@ function tables(choice, step) {
   const changes = (kind) => step.kind === kind;
   const state = [
     ["m", step.m, changes("maximum") ? step.before.m : null],
-    last ? ["L", step.lse, null] : ["corr.", step.correction, null],
+    last ? ["L", step.lse, null] : ["c", step.correction, null],
     ["s", step.s, changes("sum") ? step.before.s : null],
     ...choice.q[0].map((_, d) => [`${last ? "O" : "acc"} ${d}`, column(step.acc, d),
       changes("output") || last ? column(step.before.acc, d) : null]),

@@ -144,7 +144,7 @@ def attention_stepper(
     32 and d at most 4; without any an example of 16 queries and keys is taken. `block_m` queries
     are a tile and `block_n` keys, 2, 4 or 8 of them; `tile` is the tile of queries, from 0, and
     `step` its step, from 1. It shows the scores as they are made, the state m, s, acc and its
-    correction, what registers and shared memory hold, and the bytes asked for, of numbers of 2
+    correction c, what registers and shared memory hold, and the bytes asked for, of numbers of 2
     bytes. All can be changed in the page. ValueError or TraitError names what it does not take.
     """
     given = [q, k, v]

@@ -88,8 +88,8 @@ export function held({ q, block_m, block_n }, step) {
   const numbers = [["m", block_m * SUM], ["s", block_m * SUM], ["acc", block_m * dims * SUM]];
   const square = block_m * block_n * SUM;
   const made = { scores: [["S", square]],
-    maximum: [["P", square], ["correction", block_m * SUM]],
-    sum: [["P", square], ["correction", block_m * SUM]], output: [["P", square]] };
+    maximum: [["P", square], ["c", block_m * SUM]],
+    sum: [["P", square], ["c", block_m * SUM]], output: [["P", square]] };
   const tiles = [["q", block_m * dims * ITEM]];
   if (step.at !== null) tiles.push(["k", block_n * dims * ITEM]);
   if (step.kind === "output") tiles.push(["v", block_n * dims * ITEM]);
@@ -159,26 +159,26 @@ export function words(choice, steps, number) {
   if (step.kind === "maximum") {
     if (old.m[i] === -Infinity) {
       return [`${where} m becomes the largest score of each row, ${shown(step.m[i])} for query ` +
-        `${rows[i]}. P = e^(S − m). Nothing was summed before, so the correction, e^(−∞) = 0, ` +
+        `${rows[i]}. P = e^(S − m). Nothing was summed before, so the correction c = e^(−∞) = 0 ` +
         "clears nothing."];
     }
     if (grown[i] === 0) {
-      return [`${where} no score is above its row’s m. Every correction is e^0 = 1; P = e^(S − m).`];
+      return [`${where} no score is above its row’s m. Every correction c is e^0 = 1; P = e^(S − m).`];
     }
     const count = grown.filter((one) => one > 0).length;
     return [`${where} m grows in ${count} of ${many(rows.length, "row")}, most for query ${rows[i]}, ` +
       `from ${shown(old.m[i])} to ${shown(step.m[i])}. What it has summed shrinks by the ` +
-      `correction, e^(${shown(old.m[i])} − ${shown(step.m[i]).replace(/^−.*/, "($&)")}) = ` +
+      `correction c = e^(${shown(old.m[i])} − ${shown(step.m[i]).replace(/^−.*/, "($&)")}) = ` +
       `${shown(step.correction[i])}. P = e^(S − m).`];
   }
   if (step.kind === "sum") {
-    return [`${where} s = s · correction + the row’s sum of P. For query ${rows[i]}, ` +
+    return [`${where} s = s · c + the row’s sum of P. For query ${rows[i]}, ` +
       `${shown(old.s[i])} · ${shown(step.correction[i])} + ${shown(sum(step.weights[i]))} = ` +
       `${shown(step.s[i])}.`];
   }
   const added = step.acc[i][0] - old.acc[i][0] * step.correction[i];
   const signed = shown(added).replace(/^−.*/, "($&)");
-  return [`${where} v is read, ${bytes(keys.length * row)}, and acc = acc · correction + P · v. The ` +
+  return [`${where} v is read, ${bytes(keys.length * row)}, and acc = acc · c + P · v. The ` +
     `first number of query ${rows[i]}: ${shown(old.acc[i][0])} · ${shown(step.correction[i])} + ` +
     `${signed} = ${shown(step.acc[i][0])}.`];
 }

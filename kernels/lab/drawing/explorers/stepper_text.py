@@ -95,7 +95,7 @@ def as_text(q: Any, k: Any, v: Any, *, causal: bool, tile: int, block_m: int, bl
             "",
             f"Keys {keys.start} to {keys.stop - 1}: k and v are read, {read} bytes each, "
             f"{asked} so far.",
-            *_table(("S", "m", "corr.", "s", "acc"), rows, _columns(last)),
+            *_table(("S", "m", "c", "s", "acc"), rows, _columns(last)),
         ]
     assert last is not None  # a query sees at least the first key
     skipped = -(-length // block_n) - -(-last.keys.stop // block_n)
