@@ -241,8 +241,8 @@ export function stepperChart(choice, steps, number, width, hatch) {
       }
     }
   });
-  const lines = (numbers, ends) => numbers.forEach((number_) =>
-    shapes.push(["line", { ...ends(number_), class: "edge" }, ""]));
+  const lines = (places, ends) => places.forEach((place) =>
+    shapes.push(["line", { ...ends(place), class: "edge" }, ""]));
   lines(tiles.slice(1).map(({ keys }) => x(keys[0])), (at) => ({ x1: at, x2: at, y1: top, y2: top + all }));
   lines(range(1, Math.ceil(length / choice.block_m)).map((tile) => y(tile * choice.block_m)),
     (at) => ({ x1: left, x2: left + all, y1: at, y2: at }));
