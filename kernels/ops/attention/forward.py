@@ -76,13 +76,16 @@ def forward(
     drops = threshold(dropout_p) > 0
     more = drops or bias is not None or key_padding_mask is not None
     ragged = q_lengths is not None or k_lengths is not None
-    plain = not more and not ragged and window is None
-    plain = plain and not (causal and top_left and n_queries != n_keys)
+    plain = not drops and bias is None and window is None
+    plain = plain and not (causal and top_left and (ragged or n_queries != n_keys))
     card = capability(q.device)
     if by_hand and plain and may_take_gluon(q) and suits_hopper(q, k, v, card):
         from kernels.ops.attention import hopper  # which imports Gluon
 
-        hopper.launch(q, k, v, out, lse, scale=scale, causal=causal)
+        masks = {"key_padding_mask": key_padding_mask, "q_lengths": q_lengths}
+        hopper.launch(
+            q, k, v, out, lse, scale=scale, causal=causal, k_lengths=k_lengths, **masks
+        )
         return out, lse
     if tiling is None:
         kind = {"more": more, "tight": ragged or window is not None}

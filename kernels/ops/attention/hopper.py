@@ -93,17 +93,22 @@ def launch(
     *,
     scale: float,
     causal: bool,
+    key_padding_mask: Tensor | None = None,
+    q_lengths: Tensor | None = None,
+    k_lengths: Tensor | None = None,
 ) -> None:
     """Write the attention of q (B, H, Sq, D) over k and v (B, Hk, Sk, D) into out and lse.
 
     q, k, v are as `suits_hopper` asks, and out (B, H, Sq, D) too; lse (B, H, Sq) is fp32 and
     contiguous, the natural logarithm of Σ exp, or None. A causal mask is aligned at the last query
     and the last key; a row that sees no key gives zeros, and an lse of −inf. `scale` is above 0, so
-    that the largest score is the largest product.
+    that the largest score is the largest product. Padding and lengths are those of `attention`; the
+    table of work goes by the tensors' sizes, since lengths lie in the memory of the device.
     """
     (b, h, n_queries, d), (_, hk, n_keys, _) = q.shape, k.shape
     config = HOPPER[d]
     tiles = b * h * -(-n_queries // config.rows)
+    ragged = any(one is not None for one in (key_padding_mask, q_lengths, k_lengths))
     programs = min(multiprocessors(q.device), tiles)
     table = schedule(b * h, n_queries, n_keys, d, causal, programs, q.device)
     with device_guard(q):
@@ -113,6 +118,10 @@ def launch(
             _described(v, config.block_keys),
             _described(out, HOPPER_GROUP_ROWS),
             out if lse is None else lse,
+            q_lengths,
+            k_lengths,
+            key_padding_mask,
+            *((None, None) if key_padding_mask is None else key_padding_mask.stride()),
             n_keys - n_queries if causal else n_keys,
             n_queries,
             n_keys,
@@ -125,10 +134,12 @@ def launch(
             BLOCK_KEYS=config.block_keys,
             D=d,
             STAGES=config.stages,
-            MASK=causal or n_keys % config.block_keys != 0,
+            MASK=causal or ragged or n_keys % config.block_keys != 0,
+            CAUSAL=causal and ragged,  # else `shift` tells it all
+            RAGGED=ragged,
             HAS_LSE=lse is not None,
             REGISTERS=config.registers,
-            OF_PRODUCER=config.of_producer,
+            OF_PRODUCER=config.of_producer if key_padding_mask is None else 32,
             num_warps=4,
             maxnreg=65536 // ((config.groups + 1) * 128) // 8 * 8,
         )
