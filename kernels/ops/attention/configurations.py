@@ -192,6 +192,8 @@ class HopperTiling(NamedTuple):
 # By head dimension. H100, 16 heads, 16k tokens in all, bf16: for 128 three stages lost, and 232
 # registers; for 64 two groups did.
 HOPPER = {128: HopperTiling(2, 128, 2, 240, 24), 64: HopperTiling(3, 128, 2, 160, 32)}
+# With a padding mask two more warps clean v, and take registers.
+HOPPER_MASKED = {128: HopperTiling(2, 128, 2, 232, 48), 64: HopperTiling(2, 128, 2, 208, 96)}
 _MOST_HEADS, _MOST_TILES = 1 << 15, 1 << 16  # of an entry of its table of work, in 32 bits
 
 
@@ -201,8 +203,8 @@ def suits_hopper(
     """Whether the kernel written for Hopper takes such tensors: where not, `fused` stands in.
 
     It runs on capability 9.0, in 16 bits, for head dimensions 64 and 128, where the copy engine
-    takes all three tensors. No other mask than causal, no lengths, bias or dropout are its own
-    (`forward.forward`): what stands behind a length would be multiplied by 0, and 0 · inf is NaN.
+    takes all three tensors. Causal masks, lengths and key padding are its own; a window, a bias and
+    dropout are not (`forward.forward`).
     """
     return (
         capability == (9, 0)

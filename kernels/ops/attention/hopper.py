@@ -15,7 +15,12 @@ from triton.experimental.gluon import language as ttgl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from kernels.launch import lasting, multiprocessors
-from kernels.ops.attention.configurations import HOPPER, HOPPER_GROUP_ROWS
+from kernels.ops.attention.configurations import (
+    HOPPER,
+    HOPPER_GROUP_ROWS,
+    HOPPER_MASKED,
+    HopperTiling,
+)
 from kernels.ops.attention.hopper_kernels import hopper_attention
 from kernels.ops.attention.moves import blocks_met
 from kernels.ops.shared.operators import device_guard
@@ -46,6 +51,7 @@ def schedule(
     n_keys: int,
     d: int,
     causal: bool,
+    config: HopperTiling,
     programs: int,
     device: torch.device,
 ) -> Tensor:
@@ -56,7 +62,6 @@ def schedule(
     more; causal heads go in sections whose keys and values the L2 holds. Handing them out in turn
     cost 15 to 28 % on an H100.
     """
-    config = HOPPER[d]
     tiles = range(-(-n_queries // config.rows))
     costs = [
         blocks_met(t * config.rows, n_queries, n_keys, config.rows, config.block_keys, causal)
@@ -106,11 +111,11 @@ def launch(
     table of work goes by the tensors' sizes, since lengths lie in the memory of the device.
     """
     (b, h, n_queries, d), (_, hk, n_keys, _) = q.shape, k.shape
-    config = HOPPER[d]
+    config = (HOPPER if key_padding_mask is None else HOPPER_MASKED)[d]
     tiles = b * h * -(-n_queries // config.rows)
     ragged = any(one is not None for one in (key_padding_mask, q_lengths, k_lengths))
     programs = min(multiprocessors(q.device), tiles)
-    table = schedule(b * h, n_queries, n_keys, d, causal, programs, q.device)
+    table = schedule(b * h, n_queries, n_keys, d, causal, config, programs, q.device)
     with device_guard(q):
         hopper_attention[(programs,)](
             _described(q, HOPPER_GROUP_ROWS),
@@ -139,7 +144,7 @@ def launch(
             RAGGED=ragged,
             HAS_LSE=lse is not None,
             REGISTERS=config.registers,
-            OF_PRODUCER=config.of_producer if key_padding_mask is None else 32,
+            OF_PRODUCER=config.of_producer,
             num_warps=4,
             maxnreg=65536 // ((config.groups + 1) * 128) // 8 * 8,
         )

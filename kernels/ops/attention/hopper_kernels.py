@@ -15,7 +15,7 @@ does its exponentials.
 
 Tiles of queries come from a table that the host made (`hopper.schedule`), longest first. Keys run
 from the last to the first, so that a causal group meets its diagonal at once, and the tiles that
-need no mask follow in one loop.
+need no mask follow in one loop. Lengths and padding, RAGGED, stand in `hopper_padding.py`.
 
 Sources: Dao and others, "FlashAttention" (arXiv:2205.14135); Shah and others, "FlashAttention-3"
 (arXiv:2407.08608); NVIDIA, "PTX ISA".
@@ -384,7 +384,7 @@ def hopper_attention(
                        n_keys, n_heads, heads_a_key, table_ptr, table_width, GROUPS, BLOCK_KEYS, D,
                        STAGES, MASK, CAUSAL, RAGGED)),
         ], [4, 4, 1], [REGISTERS, REGISTERS, OF_PRODUCER])  # fmt: skip
-    elif GROUPS == 2:
+    else:  # in two groups
         ttgl.warp_specialize([
             (consume, (0, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
                        k_full, k_empty, v_full, v_empty, words, words_full, q_lengths_ptr,
@@ -404,28 +404,3 @@ def hopper_attention(
                      padding_batch_stride, padding_col_stride, q_lengths_ptr, k_lengths_ptr, n_queries, n_keys, n_heads, table_ptr,
                      table_width, GROUP_ROWS, GROUPS, BLOCK_KEYS, D, STAGES, CAUSAL)),
         ], [4, 1, CLEANING_WARPS], [REGISTERS, OF_PRODUCER, OF_PRODUCER])  # fmt: skip
-    else:
-        ttgl.warp_specialize([
-            (consume, (0, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
-                       k_full, k_empty, v_full, v_empty, words, words_full, q_lengths_ptr,
-                       k_lengths_ptr, shift, n_queries, n_keys, n_heads,
-                       table_ptr, table_width, scale, GROUPS, BLOCK_KEYS, D, STAGES, MASK, CAUSAL,
-                       RAGGED, HAS_LSE)),
-            (consume, (1, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
-                       k_full, k_empty, v_full, v_empty, words, words_full, q_lengths_ptr,
-                       k_lengths_ptr, shift, n_queries, n_keys, n_heads,
-                       table_ptr, table_width, scale, GROUPS, BLOCK_KEYS, D, STAGES, MASK, CAUSAL,
-                       RAGGED, HAS_LSE)),
-            (consume, (2, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
-                       k_full, k_empty, v_full, v_empty, words, words_full, q_lengths_ptr,
-                       k_lengths_ptr, shift, n_queries, n_keys, n_heads,
-                       table_ptr, table_width, scale, GROUPS, BLOCK_KEYS, D, STAGES, MASK, CAUSAL,
-                       RAGGED, HAS_LSE)),
-            (produce, (q_desc, k_desc, v_desc, q_tiles, k_stages, v_stages, q_full, q_empty, k_full,
-                       k_empty, v_raw, v_empty, q_lengths_ptr, k_lengths_ptr, shift, n_queries,
-                       n_keys, n_heads, heads_a_key, table_ptr, table_width, GROUPS, BLOCK_KEYS, D,
-                       STAGES, MASK, CAUSAL, RAGGED)),
-            (clean, (v_stages, words, v_raw, v_full, v_empty, words_full, padding_ptr,
-                     padding_batch_stride, padding_col_stride, q_lengths_ptr, k_lengths_ptr, n_queries, n_keys, n_heads, table_ptr,
-                     table_width, GROUP_ROWS, GROUPS, BLOCK_KEYS, D, STAGES, CAUSAL)),
-        ], [4, 4, 1, CLEANING_WARPS], [REGISTERS, REGISTERS, OF_PRODUCER, OF_PRODUCER])  # fmt: skip

@@ -53,9 +53,10 @@ def write_zeros(v, words, of_values: ttgl.constexpr):
     mine = ttgl.expand_dims(words.load(ttgl.SliceLayout(1, pairs.type.layout)), 1)
     bits = ttgl.convert_layout(ttgl.reshape(mine >> (pairs % 2), [8]), of_rows)
     for i in ttgl.static_range(v.shape[0] // 8):
-        rows = v.slice(i * 8, 8)
         there = ttgl.expand_dims((bits >> (2 * i)) & 1, 1) == 0
-        rows.store(ttgl.where(there, rows.load(of_values), 0.0))
+        for part in ttgl.static_range(v.shape[1] // 64):
+            rows = v.slice(i * 8, 8).slice(part * 64, 64, 1)
+            rows.store(ttgl.where(there, rows.load(of_values), 0.0))
 
 
 @gluon.jit
@@ -99,7 +100,7 @@ def clean(
 ):  # fmt: skip
     # Tiles of v as they come from the copy engine (`v_raw`), handed on (`v_full`) without padding.
     of_values: ttgl.constexpr = ttgl.BlockedLayout(
-        [1, 8], [256 // D, D // 8], [CLEANING_WARPS, 1], [1, 0]
+        [1, 8], [4, 8], [CLEANING_WARPS, 1], [1, 0]
     )
     step = 0
     row_of_table = table_ptr + ttgl.program_id(0) * table_width
