@@ -83,9 +83,7 @@ def forward(
         from kernels.ops.attention import hopper  # which imports Gluon
 
         masks = {"key_padding_mask": key_padding_mask, "q_lengths": q_lengths}
-        hopper.launch(
-            q, k, v, out, lse, scale=scale, causal=causal, k_lengths=k_lengths, **masks
-        )
+        hopper.launch(q, k, v, out, lse, scale=scale, causal=causal, k_lengths=k_lengths, **masks)
         return out, lse
     if tiling is None:
         kind = {"more": more, "tight": ragged or window is not None}

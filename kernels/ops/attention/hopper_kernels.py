@@ -15,7 +15,7 @@ does its exponentials.
 
 Tiles of queries come from a table that the host made (`hopper.schedule`), longest first. Keys run
 from the last to the first, so that a causal group meets its diagonal at once, and the tiles that
-need no mask follow in one loop. Lengths and padding, RAGGED, stand in `hopper_padding.py`.
+need no mask follow in one loop. Lengths and padding, RAGGED, stand in `hopper_masks.py`.
 
 Sources: Dao and others, "FlashAttention" (arXiv:2205.14135); Shah and others, "FlashAttention-3"
 (arXiv:2407.08608); NVIDIA, "PTX ISA".
@@ -36,31 +36,21 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from kernels.ops.attention.configurations import HOPPER_GROUP_ROWS
-from kernels.ops.attention.hopper_padding import (
+from kernels.ops.attention.hopper_masks import (
     CLEANING_WARPS,
+    MASKED,
     clean,
     first_key,
     keys_of_tile,
+    keys_seen,
+    masked,
     without_padding,
 )
 from kernels.ops.shared.gluon import FREE_BARRIER, meet, named_barrier
 
 GROUP_ROWS = ttgl.constexpr(HOPPER_GROUP_ROWS)
 LN2 = ttgl.constexpr(math.log(2.0))
-# What a masked score becomes: finite, so that a row of nothing else gives no NaN, and a power of
-# two, so that the fused multiply-add of the exponent gives exactly 0 there and never overflows. The
-# first tile with a real score makes the factor of such sums 0.
-MASKED = ttgl.constexpr(-(2.0**100))
 SIZES = ["shift", "n_queries", "n_keys", "n_heads", "heads_a_key", "table_width"]
-
-
-@gluon.jit
-def keys_seen(end, shift, n_keys, MASK: ttgl.constexpr):
-    # How many keys the queries before `end` may see: query i sees key i + shift and those before.
-    seen = n_keys
-    if MASK:
-        seen = ttgl.maximum(ttgl.minimum(n_keys, end + shift), 0)
-    return seen
 
 
 @gluon.jit
@@ -136,19 +126,6 @@ def softmax_step(scores, largest, sums, scale, dtype: ttgl.constexpr, operand: t
 
 
 @gluon.jit
-def masked(scores, row, col, n_keys, shift, BLOCK_KEYS: ttgl.constexpr, RAGGED: ttgl.constexpr):
-    # Query i sees key i + shift and those before it, of the keys there are.
-    layout: ttgl.constexpr = scores.type.layout
-    rows = row + ttgl.arange(0, GROUP_ROWS, layout=ttgl.SliceLayout(1, layout))
-    cols = col + ttgl.arange(0, BLOCK_KEYS, layout=ttgl.SliceLayout(0, layout))
-    last = ttgl.minimum(rows + shift, n_keys - 1)
-    seen = ttgl.expand_dims(last, 1) >= ttgl.expand_dims(cols, 0)
-    if RAGGED:  # the tile at the front begins before the first key
-        seen = seen & (ttgl.expand_dims(cols, 0) >= 0)
-    return ttgl.where(seen, scores, MASKED)
-
-
-@gluon.jit
 def step_of(
     q, k_stages, v_stages, k_full, k_empty, v_full, v_empty, step, weights, out, largest, sums, row,
     col, n_keys, shift, scale, words, words_full, WHICH: ttgl.constexpr,
@@ -174,7 +151,7 @@ def step_of(
         scores = masked(scores, row, col, n_keys, shift, BLOCK_KEYS, RAGGED)
     if words is not None:
         mbarrier.wait(words_full.index(stage), parity)
-        scores = without_padding(scores, words.index(stage), MASKED)
+        scores = without_padding(scores, words.index(stage))
     new_weights, largest, sums, factor = softmax_step(
         scores, largest, sums, scale, weights.dtype, operand
     )
@@ -188,10 +165,10 @@ def step_of(
 @gluon.jit
 def consume(
     WHICH: ttgl.constexpr, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
-    k_full, k_empty, v_full, v_empty, words, words_full, q_lengths_ptr, k_lengths_ptr, shift, n_queries, n_keys, n_heads, table_ptr,
-    table_width, scale, GROUPS: ttgl.constexpr, BLOCK_KEYS: ttgl.constexpr, D: ttgl.constexpr,
-    STAGES: ttgl.constexpr, MASK: ttgl.constexpr, CAUSAL: ttgl.constexpr, RAGGED: ttgl.constexpr,
-    HAS_LSE: ttgl.constexpr,
+    k_full, k_empty, v_full, v_empty, words, words_full, q_lengths_ptr, k_lengths_ptr, shift,
+    n_queries, n_keys, n_heads, table_ptr, table_width, scale, GROUPS: ttgl.constexpr,
+    BLOCK_KEYS: ttgl.constexpr, D: ttgl.constexpr, STAGES: ttgl.constexpr, MASK: ttgl.constexpr,
+    CAUSAL: ttgl.constexpr, RAGGED: ttgl.constexpr, HAS_LSE: ttgl.constexpr,
 ):  # fmt: skip
     dtype: ttgl.constexpr = o_desc.dtype
     of_scores: ttgl.constexpr = ttgl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_KEYS, 16])
@@ -234,7 +211,7 @@ def consume(
             scores = masked(scores, row, col, n_keys, shift, BLOCK_KEYS, RAGGED)
         if words is not None:
             mbarrier.wait(words_full.index(stage), parity)
-            scores = without_padding(scores, words.index(stage), MASKED)
+            scores = without_padding(scores, words.index(stage))
         largest = largest_of_rows(scores)
         weights = ttgl.exp2(scores * scale - ttgl.expand_dims(largest * scale, 1))
         sums = sums_of_lanes(weights)
@@ -401,6 +378,7 @@ def hopper_attention(
                        n_keys, n_heads, heads_a_key, table_ptr, table_width, GROUPS, BLOCK_KEYS, D,
                        STAGES, MASK, CAUSAL, RAGGED)),
             (clean, (v_stages, words, v_raw, v_full, v_empty, words_full, padding_ptr,
-                     padding_batch_stride, padding_col_stride, q_lengths_ptr, k_lengths_ptr, n_queries, n_keys, n_heads, table_ptr,
-                     table_width, GROUP_ROWS, GROUPS, BLOCK_KEYS, D, STAGES, CAUSAL)),
+                     padding_batch_stride, padding_col_stride, q_lengths_ptr, k_lengths_ptr,
+                     n_queries, n_keys, n_heads, table_ptr, table_width, GROUP_ROWS, GROUPS,
+                     BLOCK_KEYS, D, STAGES, CAUSAL)),
         ], [4, 1, CLEANING_WARPS], [REGISTERS, OF_PRODUCER, OF_PRODUCER])  # fmt: skip

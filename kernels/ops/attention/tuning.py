@@ -75,7 +75,6 @@ def candidates(case: Case) -> dict[str, Callable[..., Any]]:
     theirs: dict[str, Callable[..., Any]] = {"sdpa_flash": flash} if in_16_bits(case) else {}
     tried = {name: functools.partial(run, tiling) for name, tiling in to_try(case).items()}
     simple = {
-        name: functools.partial(run_simple, tiling)
-        for name, tiling in simple_to_try(case).items()
+        name: functools.partial(run_simple, tiling) for name, tiling in simple_to_try(case).items()
     }
     return {**theirs, **tried, **simple}

@@ -1,12 +1,13 @@
-"""Lengths and padding in the attention written for Hopper: where tiles of keys lie, V without NaN.
+"""What a query sees in the attention written for Hopper: causal, lengths, padding.
 
 A weight of 0 times what stands behind a length may be 0 · inf, which is NaN. So where sequences
 have lengths, tiles of keys are laid from the last key that a tile of queries sees to the front: no
 key behind it is read, and where the first tile begins before the first key the copy engine writes
 zeros. That tile goes first, and the others from the last key on.
 
-A padding mask may have holes, and rows of v there are in the tile. Two warps, `clean`, stand between
-the copy engine and the products: they write zeros over such rows, and let tiles without any pass.
+A padding mask may have holes, and rows of v there are in the tile. Two warps, `clean`, stand
+between the copy engine and the products: they write zeros over such rows, and let tiles without any
+pass.
 """
 
 from __future__ import annotations
@@ -18,6 +19,32 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from kernels.ops.shared.gluon import meet
 
 CLEANING_WARPS = ttgl.constexpr(2)
+# What a masked score becomes: finite, so that a row of nothing else gives no NaN, and a power of
+# two, so that the fused multiply-add of the exponent gives exactly 0 there and never overflows. The
+# first tile with a real score makes the factor of such sums 0.
+MASKED = ttgl.constexpr(-(2.0**100))
+
+
+@gluon.jit
+def keys_seen(end, shift, n_keys, MASK: ttgl.constexpr):
+    # How many keys the queries before `end` may see: query i sees key i + shift and those before.
+    seen = n_keys
+    if MASK:
+        seen = ttgl.maximum(ttgl.minimum(n_keys, end + shift), 0)
+    return seen
+
+
+@gluon.jit
+def masked(scores, row, col, n_keys, shift, BLOCK_KEYS: ttgl.constexpr, RAGGED: ttgl.constexpr):
+    # Query i sees key i + shift and those before it, of the keys there are.
+    layout: ttgl.constexpr = scores.type.layout
+    rows = row + ttgl.arange(0, scores.shape[0], layout=ttgl.SliceLayout(1, layout))
+    cols = col + ttgl.arange(0, BLOCK_KEYS, layout=ttgl.SliceLayout(0, layout))
+    last = ttgl.minimum(rows + shift, n_keys - 1)
+    seen = ttgl.expand_dims(last, 1) >= ttgl.expand_dims(cols, 0)
+    if RAGGED:  # the tile at the front begins before the first key
+        seen = seen & (ttgl.expand_dims(cols, 0) >= 0)
+    return ttgl.where(seen, scores, MASKED)
 
 
 @gluon.jit
@@ -60,7 +87,7 @@ def write_zeros(v, words, of_values: ttgl.constexpr):
 
 
 @gluon.jit
-def without_padding(scores, words, MASKED: ttgl.constexpr):
+def without_padding(scores, words):
     # Scores of padding become MASKED. A thread holds two neighbouring keys of each eight: the bits
     # of its keys are one word of four.
     layout: ttgl.constexpr = ttgl.SliceLayout(0, scores.type.layout)
@@ -93,15 +120,14 @@ def words_of_padding(of_tile, padding_col_stride, col, BLOCK_KEYS: ttgl.constexp
 
 @gluon.jit
 def clean(
-    v_stages, words, v_raw, v_full, v_empty, words_full, padding_ptr, padding_batch_stride, padding_col_stride,
-    q_lengths_ptr, k_lengths_ptr, n_queries, n_keys, n_heads, table_ptr, table_width,
+    v_stages, words, v_raw, v_full, v_empty, words_full, padding_ptr, padding_batch_stride,
+    padding_col_stride, q_lengths_ptr, k_lengths_ptr, n_queries, n_keys, n_heads, table_ptr,
+    table_width,
     GROUP_ROWS: ttgl.constexpr, GROUPS: ttgl.constexpr, BLOCK_KEYS: ttgl.constexpr,
     D: ttgl.constexpr, STAGES: ttgl.constexpr, CAUSAL: ttgl.constexpr,
 ):  # fmt: skip
     # Tiles of v as they come from the copy engine (`v_raw`), handed on (`v_full`) without padding.
-    of_values: ttgl.constexpr = ttgl.BlockedLayout(
-        [1, 8], [4, 8], [CLEANING_WARPS, 1], [1, 0]
-    )
+    of_values: ttgl.constexpr = ttgl.BlockedLayout([1, 8], [4, 8], [CLEANING_WARPS, 1], [1, 0])
     step = 0
     row_of_table = table_ptr + ttgl.program_id(0) * table_width
     n_tiles = ttgl.load(row_of_table)
