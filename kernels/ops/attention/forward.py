@@ -85,11 +85,12 @@ def forward(
         masks = {"key_padding_mask": key_padding_mask, "q_lengths": q_lengths}
         hopper.launch(q, k, v, out, lse, scale=scale, causal=causal, k_lengths=k_lengths, **masks)
         return out, lse
+    copied = not more and not ragged and by_descriptors(q, k, v)
     if tiling is None:
-        kind = {"more": more, "tight": ragged or window is not None}
+        kind = {"more": more, "tight": ragged or window is not None, "copied": copied}
         tiling = tiling_for(n_queries, head_dim, q.element_size(), card, **kind)
     dim = held_dim(head_dim)
-    described = tiling.descriptors and not more and not ragged and by_descriptors(q, k, v)
+    described = tiling.descriptors and copied
     sources: tuple[Any, ...] = (q, k, v)
     if described:
         sources = (

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import torch
 
+from kernels.hardware import VECTOR_BYTES
 from kernels.launch import capability
 from kernels.ops.attention.configurations import HOPPER, Tiling, tiling_for
 from kernels.registry import Case, Moved, MovedStep, Moves
@@ -60,7 +61,8 @@ def moves(case: Case, _pass: str) -> Moves:
     """What `fused` moves."""
     _, _, length, head_dim = case.shape
     size, tight = case.dtype.itemsize, "window" in dict(case.options)
-    tiling = tiling_for(length, head_dim, size, capability(_CPU), tight=tight)
+    copied = head_dim * size % VECTOR_BYTES == 0
+    tiling = tiling_for(length, head_dim, size, capability(_CPU), tight=tight, copied=copied)
     return forward_moves(case, tiling)
 
 
