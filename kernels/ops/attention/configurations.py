@@ -44,8 +44,8 @@ class Tiling:
 Table = Mapping[tuple[int, int], Mapping[int, Tiling]]
 
 # Of two bytes an element. On 7.5 `tl.dot` uses no tensor cores: the tiles there are small so that
-# nothing spills, and attention is slow whatever they are. 9.0: bf16, 16 heads, 16k tokens in all, on
-# an H200. Against PyTorch's flash attention 64x64 is 1.33 to 1.48 times as fast for 64 numbers a
+# nothing spills, and attention is slow whatever they are. 9.0: bf16, 16 heads, 16k tokens in all,
+# on an H200. Against PyTorch's flash attention 64x64 is 1.33 to 1.48 times as fast for 64 numbers a
 # head and 1.39 to 1.50 for 128, causal or not, at lengths of 2k and 8k; 128x64 with 8 warps 1.33 to
 # 1.48 and 1.29 to 1.50. The other cards' are not timed.
 FORWARD: Table = {
