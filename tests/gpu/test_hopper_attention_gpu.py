@@ -101,9 +101,11 @@ def test_layouts(d):
 
 
 @pytest.mark.proves("kernels.ops.attention.hopper", "kernels.ops.attention.hopper_kernels")
-def test_numbers_that_are_hard():
-    q, k, v = tensors(1, 4, 4, 512, 512, 64)
+@pytest.mark.parametrize("d", [64, 128])
+def test_numbers_that_are_hard(d):
+    q, k, v = tensors(1, 4, 4, 512, 512, d)
     assert_near(30 * q, k, v, True)  # large scores
+    assert_near(30 * q, 30 * k, v, False)
     k[:, :, 77] *= 40  # one key that decides
     assert_near(q, k, v, False)
     assert_near(torch.ones_like(q), torch.ones_like(k), v, False)  # all scores equal
