@@ -105,6 +105,7 @@ class Bench:
         self.speed_ups: dict[str, dict[str, Any]] = {}  # of each cell, in a graph
         self.speed_ups_host: dict[str, dict[str, Any]] = {}  # and from Python
         self.timelines: dict[str, list[profile.Event]] = {}  # of each variant of a cell
+        self.known: correctness.Known = {}  # the references of the cell at hand
         self.problems: list[str] = []  # what failed or came out wrong: exit code 1
         self.dead = False  # after an error that ends the device's service to this process
 
@@ -180,7 +181,7 @@ class Bench:
             }
         else:
             error = correctness.relative_error(
-                cell.op, cell.case.shape, inputs, out, variant.own_random
+                cell.op, cell.case.shape, inputs, out, variant.own_random, self.known
             )
             bound = cell.op.forward.tolerance(cell.case, next(iter(cell.op.outputs)))
             judged = {"": (error, bound)}
@@ -228,6 +229,7 @@ class Bench:
             self.attempt(f"{cell.name} {variant.name}", partial(prepare, variant))
             if self.dead:
                 return []
+        self.known.clear()
         working = [variant for variant in variants if variant.name in estimates]
         if not working:
             return []
