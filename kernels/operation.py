@@ -17,7 +17,7 @@ import torch
 # What a reader calls: these are held to shapes beyond the suite's too. A variant that is taught, or
 # another's, stands for the suite's shapes alone.
 FASTEST = ("fused", "fused_cuda", "fused_hopper")
-SUITES = ("ceilings", "norms", "pointwise", "matmul", "attention", "encoder", "inference")
+SUITES = ("ceilings", "norms", "pointwise", "matmul", "attention", "losses", "encoder", "inference")
 PASSES = ("fwd", "bwd", "train")
 DTYPES: Mapping[str, torch.dtype] = {
     "fp16": torch.float16,

@@ -1,0 +1,46 @@
+"""How the loss over a vocabulary is cut: tokens of a chunk, words of a tile."""
+
+from __future__ import annotations
+
+import torch
+import triton
+
+# What one chunk's logits may take: the only large buffer beside the gradients.
+LOGITS_BYTES = 1 << 28
+STEP = 128  # tokens: a chunk is so many or a multiple, a row of tiles of any product
+ADDED = 4096  # tokens or losses that the one program of a sum takes at a time
+SCALED = 4096  # elements that a program of `scale_gradient` takes
+WORDS = 4096  # words that a program of `cross_entropy_rows` takes at a time, with 8 warps
+
+# The page's kernel, tokens × words × width: no spill on any card.
+SIMPLE = (64, 64, 32)
+# dW's tiles by our own kernel, words × width × tokens. On a GPU PyTorch's product adds there.
+OUTER = (64, 64, 32)
+
+
+def chunk_tokens(tokens: int, n_words: int, itemsize: int) -> int:
+    """How many tokens a chunk has: chunks are alike, and the logits of one fit LOGITS_BYTES.
+
+    It has STEP tokens at least, whatever the vocabulary.
+    """
+    most = max(STEP, LOGITS_BYTES // (n_words * itemsize) // STEP * STEP)
+    if tokens <= most:
+        return max(tokens, 1)
+    chunks = -(-tokens // most)
+    return -(-tokens // chunks // STEP) * STEP
+
+
+def words_of_a_tile(n_words: int) -> int:
+    """How many words a program of `cross_entropy_rows` takes at a time."""
+    return min(WORDS, triton.next_power_of_2(n_words))
+
+
+def at_once(reduction: str, dtype: torch.dtype) -> bool:
+    """Whether the forward of a training step computes the gradients too, and keeps them.
+
+    That takes three products; computing the logits again takes four. A gradient for each token's
+    own upstream is not known before it, which "none" needs. In fp16 the gradient of a logit, about
+    1 / (tokens · words), is below the smallest number; there the upstream, which holds the factor
+    that keeps it above, comes first.
+    """
+    return reduction != "none" and dtype != torch.float16
