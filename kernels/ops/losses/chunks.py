@@ -168,7 +168,7 @@ def _add_to_d_weight(d_logits: Tensor, x: Tensor, d_weight: Tensor, adds: bool) 
         BLOCK_WORDS=block_words,
         BLOCK_WIDTH=block_width,
         BLOCK_TOKENS=block_tokens,
-        num_warps=4,
+        num_warps=8,
         num_stages=2,
     )
 
@@ -211,7 +211,7 @@ def simple(x: Tensor, weight: Tensor, targets: Tensor, ignore_index: int, mean: 
             BLOCK_TOKENS=block_tokens,
             BLOCK_WORDS=block_words,
             BLOCK_K=block_k,
-            num_warps=4,
+            num_warps=8,
             num_stages=2,
         )
         if n_valid is not None:

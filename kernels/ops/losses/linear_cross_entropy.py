@@ -73,12 +73,7 @@ def reference(
 def eager(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     """The maths, one PyTorch operator after the other; the logits in fp32. The mean."""
     logits = (x @ weight.T).float()
-    largest = logits.amax(-1, keepdim=True)
-    lse = torch.log(torch.exp(logits - largest).sum(-1)) + largest.squeeze(-1)
-    ignored = targets == IGNORED
-    of_target = logits.gather(-1, targets.masked_fill(ignored, 0)[:, None]).squeeze(-1)
-    losses = (lse - of_target).masked_fill(ignored, 0.0)
-    return (losses.sum() / (~ignored).sum()).to(x.dtype)
+    return loss_of_logits(logits, targets, IGNORED, 0.0, "mean").to(x.dtype)
 
 
 def fused_simple(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:

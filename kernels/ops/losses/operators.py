@@ -14,9 +14,9 @@ from kernels.ops.losses.moves import (
     forward_operator_moves,
     train_operator_moves,
 )
+from kernels.ops.shared import operators as shared
 from kernels.ops.shared.arguments import check_tensor
 from kernels.ops.shared.operators import (
-    SHORT_WHERE,
     Gradient,
     define,
     is_ordinary,
@@ -93,8 +93,11 @@ def loss_of_logits(
 ) -> Tensor:
     """The loss by PyTorch's operators, in the dtype of logits (T, V)."""
     ignored = targets == ignore_index
+    # Step by step: forward mode and then backward through PyTorch's logsumexp is an error of its.
+    largest = logits.detach().amax(-1, keepdim=True)
+    lse = torch.log(torch.exp(logits - largest).sum(-1)) + largest.squeeze(-1)
     of_target = logits.gather(-1, targets.masked_fill(ignored, 0)[:, None]).squeeze(-1)
-    losses = torch.logsumexp(logits, -1) - (1 - smoothing) * of_target
+    losses = lse - (1 - smoothing) * of_target
     if smoothing:
         losses = losses - smoothing * logits.mean(-1)
     losses = losses.masked_fill(ignored, 0.0)
@@ -200,24 +203,22 @@ def _formula(ctx: Any, dy: Tensor | None, *_: Any) -> Any:
     x, weight, targets, *kept = ctx.saved_tensors
     wants = tuple(ctx.needs_input_grad[:2])
     told = ctx.told[:3]
-    have = ctx.is_kept and all(
-        k is not None for k, wanted in zip(kept, wants, strict=True) if wanted
-    )
-    if have and not torch.is_grad_enabled() and is_ordinary() and getattr(dy, SHORT_WHERE, False):
-        # They are given away, once: a second way back through the same graph computes its own.
-        ctx.is_kept = False
-        found = [
-            chunks.scaled(dy, k, in_place=True) if wanted else None
-            for k, wanted in zip(kept, wants, strict=True)
-        ]
-    elif have:
-        found = [
-            _scaled_operator(dy, k) if wanted else None
-            for k, wanted in zip(kept, wants, strict=True)
-        ]
+    asked = [place for place in (0, 1) if wants[place]]
+    found: list[Tensor | None] = [None, None]
+    if ctx.is_kept and all(kept[place] is not None for place in asked):
+        quick = getattr(dy, shared.SHORT_WHERE, False) and is_ordinary()
+        if quick and not torch.is_grad_enabled():
+            # They are given away, once: a second way back through this graph computes its own.
+            ctx.is_kept = False
+            for place in asked:
+                found[place] = chunks.scaled(dy, kept[place], in_place=True)
+        else:
+            for place in asked:
+                found[place] = _scaled_operator(dy, kept[place])
     else:
         both = _backward_operator(dy, x, weight, targets, *told, *wants)
-        found = [one if wanted else None for one, wanted in zip(both, wants, strict=True)]
+        for place in asked:
+            found[place] = both[place]
     return *found, *nothing[2:]
 
 

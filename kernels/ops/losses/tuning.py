@@ -15,7 +15,7 @@ from kernels.registry import Case
 Tensor = torch.Tensor
 
 _CHUNKS = (256, 512, 1024, 2048, 4096)
-_TILES = ((2048, 4), (4096, 4), (4096, 8), (8192, 8), (8192, 16))
+_TILES = ((2048, 4), (2048, 8), (4096, 8), (8192, 8), (8192, 16))
 
 
 def to_try(case: Case) -> dict[str, dict[str, int]]:
