@@ -70,5 +70,5 @@ def peak_of_a_step(fn: Callable[..., torch.Tensor], *args: Any) -> int:
         ]
         with Alive(leaves) as alive:
             fn(*leaves).backward()
-    gradients = [one.grad for one in leaves if getattr(one, "grad", None) is not None]
-    return alive.peak - sum(one.nbytes for one in gradients)
+    gradients = (one.grad for one in leaves if isinstance(one, torch.Tensor))
+    return alive.peak - sum(one.nbytes for one in gradients if one is not None)
