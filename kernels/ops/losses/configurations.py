@@ -10,8 +10,8 @@ LOGITS_BYTES = 1 << 28
 STEP = 128  # tokens: a chunk is so many or a multiple, a row of tiles of any product
 ADDED = 4096  # tokens or losses that the one program of a sum takes at a time
 SCALED = 4096  # elements that a program of `scale_gradient` takes
-# Words that a program of `cross_entropy_rows` takes at a time, with 8 warps: with twice as many some
-# vocabularies spill on 10.0.
+# Words that a program of `cross_entropy_rows` takes at a time, with 8 warps: with twice as many
+# some vocabularies spill on 10.0.
 WORDS = 2048
 
 # The page's kernel, tokens × words × width: no spill on any card.
