@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from kernels.ops.losses.chunks import scaled, walk
-from kernels.ops.losses.configurations import chunk_tokens, words_of_a_tile
+from kernels.ops.losses.configurations import chunk_tokens
 from kernels.registry import Case
 
 Tensor = torch.Tensor
@@ -22,12 +22,10 @@ def to_try(case: Case) -> dict[str, dict[str, int]]:
     """The ways worth timing in a case by name, as keywords of `walk`."""
     tokens, _, n_words = case.shape
     usual = chunk_tokens(tokens, n_words, case.dtype.itemsize)
-    widest = words_of_a_tile(n_words)
     found = {f"{one} tokens a chunk": {"chunk": one} for one in _CHUNKS if one <= tokens}
     for words, num_warps in _TILES:
-        if words <= widest or words == _TILES[-1][0]:
-            name = f"{usual} tokens a chunk, {words} words, {num_warps} warps"
-            found[name] = {"chunk": usual, "words": words, "num_warps": num_warps}
+        name = f"{usual} tokens a chunk, {words} words, {num_warps} warps"
+        found[name] = {"chunk": usual, "words": words, "num_warps": num_warps}
     return found
 
 
