@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_map
 from kernels.lab.counting import aot, aten, traffic
 from kernels.lab.counting.alive import Alive, peak_of_a_step
 from kernels.launch import interpreting, recording
-from kernels.ops.losses import configurations, peers, tuning
+from kernels.ops.losses import chunks, configurations, peers, tuning
 from kernels.ops.losses.chunks import Found, peak_bytes, scaled, walk
 from kernels.ops.losses.configurations import at_once, chunk_tokens
 from kernels.ops.losses.linear_cross_entropy import (
@@ -108,6 +108,17 @@ def test_an_upstream_gradient_that_is_one_number_for_all_tokens(small_chunks):
         options = {"reduction": "none"}
         found = step(linear_cross_entropy, x, weight, targets, upstream, **options)
         assert_near(found, exact_step(x, weight, targets, upstream, **options))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_pytorchs_products_in_the_same_buffers(dtype, small_chunks, monkeypatch):
+    monkeypatch.setattr(chunks, "_by_torch", lambda x: True)  # as on a GPU
+    x, weight, targets = make(75, 24, 40, dtype)
+    for given in ((x, weight), (x.T.contiguous().T, weight.T.contiguous().T)):
+        names = launched(lambda given=given: step(linear_cross_entropy, *given, targets))
+        assert not any("linear" in name or "product" in name for name in names)
+        found = step(linear_cross_entropy, *given, targets)
+        assert_near(found, exact_step(*given, targets), dtype)
 
 
 def test_large_logits_neither_overflow_nor_cancel():
