@@ -379,20 +379,6 @@ def test_memory_is_a_tenth_of_pytorchs():
     assert peak_bytes(*LARGE.shape, 2) + workspace <= theirs / 10
 
 
-def test_what_is_alive_is_counted_until_its_last_reference_is_gone():
-    x = torch.ones(1000)
-    with Alive(x) as alive:
-        y = x + 1
-        view = y[:10]
-        z = y * 2
-        del y
-        assert alive.now == alive.peak == 8000
-        del view, z
-        assert alive.now == 0
-        x.add_(1)
-    assert alive.peak == 8000
-
-
 # ----------------------------------------------------------------------------- candidates, peers
 
 
