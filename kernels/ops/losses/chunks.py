@@ -11,13 +11,14 @@ from typing import NamedTuple
 
 import torch
 
-from kernels.launch import launches
+from kernels.launch import capability, launches
 from kernels.ops.losses.configurations import (
     ADDED,
     OUTER,
     SCALED,
-    SIMPLE,
+    Tile,
     chunk_tokens,
+    simple_tile,
     words_of_a_tile,
 )
 from kernels.ops.losses.loss_kernels import (
@@ -190,16 +191,23 @@ def scaled(upstream: Tensor, gradient: Tensor, in_place: bool = False) -> Tensor
     return out
 
 
-def simple(x: Tensor, weight: Tensor, targets: Tensor, ignore_index: int, mean: bool) -> Tensor:
+def simple(
+    x: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    ignore_index: int,
+    mean: bool,
+    tile: Tile | None = None,
+) -> Tensor:
     """Launch the kernel of the page, unchecked, and the sum of the losses; the mean with `mean`."""
     x, weight, targets = x.contiguous(), weight.contiguous(), targets.contiguous()
     (tokens, width), n_words = x.shape, len(weight)
     losses = _empty(tokens, like=x, dtype=torch.float32)
     n_valid = _empty(1, like=x, dtype=torch.float32) if mean else None
     loss = torch.empty((), dtype=x.dtype, device=x.device)
-    block_tokens, block_words, block_k = SIMPLE
+    tile = tile or simple_tile(x.element_size(), capability(x.device))
     with device_guard(x):
-        loss_simple[(-(-tokens // block_tokens),)](
+        loss_simple[(-(-tokens // tile.tokens),)](
             x,
             weight,
             targets,
@@ -208,11 +216,11 @@ def simple(x: Tensor, weight: Tensor, targets: Tensor, ignore_index: int, mean: 
             n_words,
             width,
             ignore_index,
-            BLOCK_TOKENS=block_tokens,
-            BLOCK_WORDS=block_words,
-            BLOCK_K=block_k,
-            num_warps=8,
-            num_stages=2,
+            BLOCK_TOKENS=tile.tokens,
+            BLOCK_WORDS=tile.words,
+            BLOCK_K=tile.width,
+            num_warps=tile.num_warps,
+            num_stages=tile.num_stages,
         )
         if n_valid is not None:
             count_targets[(1,)](targets, n_valid, tokens, ignore_index, BLOCK=ADDED, num_warps=8)

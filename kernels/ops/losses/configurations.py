@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import triton
+
+from kernels.launch import for_card
 
 # What one chunk's logits may take: the only large buffer beside the gradients.
 LOGITS_BYTES = 1 << 28
@@ -14,8 +18,25 @@ SCALED = 4096  # elements that a program of `scale_gradient` takes
 # some vocabularies spill on 10.0.
 WORDS = 2048
 
-# The page's kernel, tokens × words × width: no spill on any card.
-SIMPLE = (64, 64, 32)
+
+class Tile(NamedTuple):
+    """A tile of logits in the page's kernel, and the step along the width."""
+
+    tokens: int
+    words: int
+    width: int
+    num_warps: int
+    num_stages: int
+
+
+# The page's kernel: no spill on any card. Fewer tokens a tile are more programs.
+SIMPLE: dict[tuple[int, int], Tile] = {
+    (7, 5): Tile(64, 64, 32, num_warps=8, num_stages=2),
+    (8, 0): Tile(64, 128, 64, num_warps=8, num_stages=3),
+    (9, 0): Tile(64, 256, 64, num_warps=8, num_stages=3),
+    (10, 0): Tile(64, 128, 64, num_warps=8, num_stages=3),
+}
+SINGLE = Tile(64, 64, 32, num_warps=8, num_stages=2)  # fp32, multiplied without tensor cores
 # dW's tiles by our own kernel, words × width × tokens. On a GPU PyTorch's product adds there.
 OUTER = (64, 64, 32)
 
@@ -46,3 +67,8 @@ def at_once(reduction: str, dtype: torch.dtype) -> bool:
     that keeps it above, comes first.
     """
     return reduction != "none" and dtype != torch.float16
+
+
+def simple_tile(itemsize: int, capability: tuple[int, int]) -> Tile:
+    """The tile of the page's kernel on a card."""
+    return SINGLE if itemsize == 4 else for_card(SIMPLE, capability)

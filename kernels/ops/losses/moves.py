@@ -11,12 +11,13 @@ from collections.abc import Iterator
 
 import torch
 
+from kernels.launch import capability
 from kernels.ops.losses.configurations import (
     OUTER,
     SCALED,
-    SIMPLE,
     at_once,
     chunk_tokens,
+    simple_tile,
 )
 from kernels.ops.products.moves import forward_moves, grad_x_steps, tiling_of
 from kernels.registry import Case, Moved, MovedStep, Moves
@@ -156,7 +157,8 @@ def simple_moves(case: Case, _pass: str) -> Moves:
     """
     tokens, width, n_words = case.shape
     size = case.dtype.itemsize
-    down, across = -(-tokens // SIMPLE[0]), -(-n_words // SIMPLE[1])
+    tile = simple_tile(size, capability(torch.device("cpu")))
+    down, across = -(-tokens // tile.tokens), -(-n_words // tile.words)
     moved = (
         _read("x", tokens * width * size, across),
         _read("weight", n_words * width * size, down),
