@@ -346,7 +346,9 @@ def test_chunks_are_alike_and_fit():
         chunk = chunk_tokens(tokens, words, size)
         assert 1 <= chunk <= max(tokens, 1)
         fits = chunk * words * size <= configurations.LOGITS_BYTES
-        assert fits or chunk <= configurations.STEP
+        eighth = -(-tokens // configurations.MOST_CHUNKS)
+        assert fits or chunk <= max(eighth - 1, 0) + configurations.STEP
+        assert -(-tokens // chunk) <= configurations.MOST_CHUNKS
         sizes = [min(chunk, tokens - first) for first in range(0, tokens, chunk)]
         assert sum(sizes) == tokens
         assert max(sizes) - min(sizes[:-1], default=max(sizes)) == 0

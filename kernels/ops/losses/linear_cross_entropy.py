@@ -108,7 +108,8 @@ def linear_cross_entropy(
 
     With gradients, in bf16 and fp32, "mean" and "sum" compute those in the forward, three products,
     and keep them; the backward multiplies them by its upstream gradient. "none" and fp16 compute
-    the logits again going back, four products. dw is rounded to its dtype once a chunk. Logits and
+    the logits again going back, four products. dw is rounded to its dtype once a chunk, of which
+    there are 8 at most. Logits and
     their gradients are rounded to x's dtype, as PyTorch's. On a GPU the products are PyTorch's, in
     fp32 as `torch.backends.cuda.matmul` says; on a CPU all is interpreted. Inside a transform of
     `torch.func` and in forward-mode differentiation PyTorch's operators compute it, with all
