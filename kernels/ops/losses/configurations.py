@@ -9,8 +9,8 @@ import triton
 
 from kernels.launch import for_card
 
-# What one chunk's logits may take, the only large buffer beside the gradients; more only where there
-# would be more chunks than MOST_CHUNKS.
+# What one chunk's logits may take, the only large buffer beside the gradients; more only where
+# there would be more chunks than MOST_CHUNKS.
 LOGITS_BYTES = 1 << 28
 # Each chunk rounds dw, its sum so far. In bf16 dw of 8192 tokens is off by 2.1e-3 with one chunk,
 # 2.9e-3 with 4, 3.6e-3 with 8, 4.8e-3 with 16 and 6.6e-3 with 32; it reads and writes dw as often.

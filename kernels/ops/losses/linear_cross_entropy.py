@@ -108,12 +108,11 @@ def linear_cross_entropy(
 
     With gradients, in bf16 and fp32, "mean" and "sum" compute those in the forward, three products,
     and keep them; the backward multiplies them by its upstream gradient. "none" and fp16 compute
-    the logits again going back, four products. dw is rounded to its dtype once a chunk, of which
-    there are 8 at most. Logits and
-    their gradients are rounded to x's dtype, as PyTorch's. On a GPU the products are PyTorch's, in
-    fp32 as `torch.backends.cuda.matmul` says; on a CPU all is interpreted. Inside a transform of
-    `torch.func` and in forward-mode differentiation PyTorch's operators compute it, with all
-    logits. ValueError or TypeError names the argument, what it got and what it takes;
+    the logits again going back, four products. Logits and their gradients are rounded to x's dtype,
+    as PyTorch's, and dw once a chunk, of which there are 8 at most. On a GPU the products are
+    PyTorch's, in fp32 as `torch.backends.cuda.matmul` says; on a CPU all is interpreted. Inside a
+    transform of `torch.func` and in forward-mode differentiation PyTorch's operators compute it,
+    with all logits. ValueError or TypeError names the argument, what it got and what it takes;
     NotImplementedError if a gradient that backward() made is differentiated again.
     """
     check(x, weight, targets, ignore_index, label_smoothing, reduction)
