@@ -285,6 +285,7 @@ def doubling(monkeypatch) -> Op:
             Variant("wrong", lambda x: 2.5 * x),
             Variant("nan", lambda x: x * math.nan),
             Variant("broken", _broken),
+            Variant("waiting", lambda x: x * 2, waits=True),
             Variant("absent", _broken, unavailable=lambda device: "it is not installed"),
         ),
         shapes=((8, 4), (16, 4)),
@@ -344,7 +345,8 @@ def test_a_whole_run(a_gpu, doubling, tmp_path, capsys, monkeypatch):
     names = {"copy", "eager", "torch", "wrong"}
     shapes = {"8x4", "16x4"}
     assert {(r.variant, r.shape, r.timing) for r in rows} == {
-        (n, s, t) for n in names for s in shapes for t in ("graph", "host")
+        *((n, s, t) for n in names for s in shapes for t in ("graph", "host")),
+        *(("waiting", s, "host") for s in shapes),
     }
     for row in rows:
         assert row.samples >= timing.MIN_SAMPLES
@@ -357,6 +359,7 @@ def test_a_whole_run(a_gpu, doubling, tmp_path, capsys, monkeypatch):
     assert errors["wrong"] == pytest.approx(0.25)
     out, problems = capsys.readouterr()
     assert "absent: it is not installed" in out
+    assert "no graph doubling 8x4 fp32 waiting: a call of it waits for the GPU" in out
     assert "WRONG RESULT  doubling 8x4 fp32 wrong" in problems
     assert "doubling 8x4 fp32 nan: NotFiniteError" in problems
     assert "doubling 8x4 fp32 broken: RuntimeError: it broke\n" in problems

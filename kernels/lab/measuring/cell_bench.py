@@ -244,6 +244,9 @@ class Bench:
         pool = torch.cuda.graph_pool_handle()
         graphs: dict[str, timing.Captured] = {}
         for variant in working:
+            if variant.waits:
+                say(f"no graph {cell.name} {variant.name}: a call of it waits for the GPU")
+                continue
             makers = [
                 partial(bind, cell, variant, one, self.seed + number)
                 for number, one in enumerate(sets[variant.name])
