@@ -181,7 +181,7 @@ def test_the_compiler_puts_things_where_the_page_says(capability):
 def test_what_is_held_is_told_with_its_bytes():
     script = "const [choice] = values, result = walk(choice).map((step) => held(choice, step));"
     found = run_js(script, chosen(RAGGED, block_n=8, tile=1))
-    state = [["m", 16], ["s", 16], ["acc", 32]]
+    state = [["m", 16], ["l", 16], ["acc", 32]]
     assert found[0] == {"registers": state, "shared": [["q", 16]]}
     assert found[1] == {"registers": [["S", 128], *state], "shared": [["q", 16], ["k", 32]]}
     with_correction = [["P", 128], ["c", 16], *state]
@@ -197,7 +197,7 @@ def test_a_step_is_said_in_sentences():
     script += "const result = some.map((number) => words(choice, steps, number).join(' '));"
     said = run_js(script, chosen(causal=True, tile=1), list(range(1, 11)))
     assert said[0] == (
-        "The tile of queries 4 to 7 is read, 32 bytes. No key has been seen: m is −∞, s and acc "
+        "The tile of queries 4 to 7 is read, 32 bytes. No key has been seen: m is −∞, l and acc "
         "are 0."
     )
     assert said[1] == (
@@ -215,7 +215,7 @@ def test_a_step_is_said_in_sentences():
     assert said[7].endswith("For query 6, 2.97 · 0.22 + 1.08 = 1.75.")
     assert said[8].endswith("The first number of query 6: 4.34 · 0.22 + (−2.08) = −1.11.")
     assert said[9] == (
-        "All keys are seen: O = acc / s is written, 32 bytes. L = m + log s: for query 4, 1.50 + "
+        "All keys are seen: O = acc / l is written, 32 bytes. L = m + log l: for query 4, 1.50 + "
         "0.83 = 2.33. 2 tiles of keys were skipped: none of these queries sees them."
     )
     still = [[0.0]] * 6
@@ -408,7 +408,7 @@ def test_the_page_answers(tmp_path):
     assert changed == 8 * 4 - QKV[2][0].count(0)  # query 0 sees one key: its 0 of v stays 0
     assert captions == ["S = q · kᵀ / √d", "P = e^(S − m)", "State of each query"]
     assert places == [
-        "Registers: P 256, m 32, s 32, acc 128: 448 bytes.",
+        "Registers: P 256, m 32, l 32, acc 128: 448 bytes.",
         "Shared memory: q 64, k 64, v 64: 192 bytes.",
         "Never in memory: S and P, 512 bytes each if they were.",
     ]

@@ -71,13 +71,13 @@ function tables(choice, step) {
   const state = [
     ["m", step.m, changes("maximum") ? step.before.m : null],
     last ? ["L", step.lse, null] : ["c", step.correction, null],
-    ["s", step.s, changes("sum") ? step.before.s : null],
+    ["l", step.s, changes("sum") ? step.before.s : null],
     ...choice.q[0].map((_, d) => [`${last ? "O" : "acc"} ${d}`, column(step.acc, d),
       changes("output") || last ? column(step.before.acc, d) : null]),
   ];
   return [numbers("S = q · kᵀ / √d", rows, square(step.scores), step.weights ? "past" : ""),
     numbers("P = e^(S − m)", rows, square(step.weights)),
-    numbers(last ? "O = acc / s and L = m + log s" : "State of each query", rows, state)];
+    numbers(last ? "O = acc / l and L = m + log l" : "State of each query", rows, state)];
 }
 
 function figures(choice, steps, number) {
@@ -109,7 +109,7 @@ function places(choice, step) {
 
 const NOTES = "Keys: arrows step; with Shift, or Page Up and Page Down, by a tile of keys; Home and " +
   "End go to the ends. Queries, keys and the numbers of a query count from 0. q, k, v and O have 2 " +
-  "bytes a number, S, P, m, s and acc 4. The map holds all scores: filled, made so far; framed, now; " +
+  "bytes a number, S, P, m, l and acc 4. The map holds all scores: filled, made so far; framed, now; " +
   "hatched, skipped; empty in a tile that is made, later than its query. A real tile is larger. " +
   "The kernel takes 2^x where this page takes e^x, of scores times log₂ e: the same weights.";
 

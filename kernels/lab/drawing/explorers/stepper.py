@@ -143,7 +143,7 @@ def attention_stepper(
     q, k and v are one head, (length, d) of numbers that a table has room for, the length at most
     32 and d at most 4; without any an example of 16 queries and keys is taken. `block_m` queries
     are a tile and `block_n` keys, 2, 4 or 8 of them; `tile` is the tile of queries, from 0, and
-    `step` its step, from 1. It shows the scores as they are made, the state m, s, acc and its
+    `step` its step, from 1. It shows the scores as they are made, the state m, l, acc and its
     correction c, what registers and shared memory hold, and the bytes asked for, of numbers of 2
     bytes. All can be changed in the page. ValueError or TraitError names what it does not take.
     """

@@ -85,7 +85,7 @@ export function headOf(choice) {
 /** What registers and shared memory hold after a step: [name, bytes] each, whole tiles. */
 export function held({ q, block_m, block_n }, step) {
   const dims = q[0].length;
-  const numbers = [["m", block_m * SUM], ["s", block_m * SUM], ["acc", block_m * dims * SUM]];
+  const numbers = [["m", block_m * SUM], ["l", block_m * SUM], ["acc", block_m * dims * SUM]];
   const square = block_m * block_n * SUM;
   const made = { scores: [["S", square]],
     maximum: [["P", square], ["c", block_m * SUM]],
@@ -133,12 +133,12 @@ export function words(choice, steps, number) {
   const row = choice.q[0].length * ITEM;
   if (step.kind === "begin") {
     return [`The tile of ${queriesOf(rows)} is read, ${bytes(step.read.q)}. No key has been seen: ` +
-      "m is −∞, s and acc are 0."];
+      "m is −∞, l and acc are 0."];
   }
   if (step.kind === "end") {
     const skipped = tiles.length - met;
     const [m, s, lse] = [step.m[0], Math.log(step.s[0]), step.lse[0]].map(shown);
-    return [`All keys are seen: O = acc / s is written, ${bytes(step.written)}. L = m + log s: for ` +
+    return [`All keys are seen: O = acc / l is written, ${bytes(step.written)}. L = m + log l: for ` +
       `query ${rows[0]}, ${m} + ${s} = ${lse}.`,
       ...(skipped ? [`${many(skipped, "tile")} of keys ${skipped === 1 ? "was" : "were"} skipped: ` +
         "none of these queries sees them."] : [])];
@@ -172,7 +172,7 @@ export function words(choice, steps, number) {
       `${shown(step.correction[i])}. P = e^(S − m).`];
   }
   if (step.kind === "sum") {
-    return [`${where} s = s · c + the row’s sum of P. For query ${rows[i]}, ` +
+    return [`${where} l = l · c + the row’s sum of P. For query ${rows[i]}, ` +
       `${shown(old.s[i])} · ${shown(step.correction[i])} + ${shown(sum(step.weights[i]))} = ` +
       `${shown(step.s[i])}.`];
   }

@@ -85,7 +85,7 @@ def as_text(q: Any, k: Any, v: Any, *, causal: bool, tile: int, block_m: int, bl
     said = [
         f"Attention of queries {rows.start} to {rows.stop - 1} over {length} keys"
         f"{', causal' if causal else ''}, in tiles of {block_m} × {block_n}.",
-        f"The tile of queries is read, {asked} bytes. m is −∞, s and acc are 0.",
+        f"The tile of queries is read, {asked} bytes. m is −∞, l and acc are 0.",
     ]
     last = None
     for last in met(q, k, v, rows, causal, block_n):
@@ -95,7 +95,7 @@ def as_text(q: Any, k: Any, v: Any, *, causal: bool, tile: int, block_m: int, bl
             "",
             f"Keys {keys.start} to {keys.stop - 1}: k and v are read, {read} bytes each, "
             f"{asked} so far.",
-            *_table(("S", "m", "c", "s", "acc"), rows, _columns(last)),
+            *_table(("S", "m", "c", "l", "acc"), rows, _columns(last)),
         ]
     assert last is not None  # a query sees at least the first key
     skipped = -(-length // block_n) - -(-last.keys.stop // block_n)
@@ -103,7 +103,7 @@ def as_text(q: Any, k: Any, v: Any, *, causal: bool, tile: int, block_m: int, bl
     if skipped:
         said.append(f"Tiles of keys skipped, which none of these queries sees: {skipped}.")
     said += [
-        f"O = acc / s is written, {len(rows) * row} bytes; L = m + log s.",
+        f"O = acc / l is written, {len(rows) * row} bytes; L = m + log l.",
         *_table(("O", "L"), rows, (last.acc / last.s[:, None], last.m + np.log(last.s))),
     ]
     return "\n".join(said)
