@@ -17,7 +17,7 @@ import torch
 # What a reader calls: these are held to shapes beyond the suite's too. A variant that is taught, or
 # another's, stands for the suite's shapes alone.
 FASTEST = ("fused", "fused_cuda", "fused_hopper")
-SUITES = ("ceilings", "norms", "pointwise", "matmul", "attention", "encoder", "inference")
+SUITES = ("ceilings", "norms", "pointwise", "matmul", "attention", "losses", "encoder", "inference")
 PASSES = ("fwd", "bwd", "train")
 DTYPES: Mapping[str, torch.dtype] = {
     "fp16": torch.float16,
@@ -230,6 +230,8 @@ class Variant:
     the tests hold the ledger to; None where nobody has written it down.
     `cases` are those that a suite measures it in, for one that is too slow to set up everywhere;
     None is all of them. `own_random` says that it draws other random numbers than the reference.
+    `waits` says that a call waits for the GPU, so that no CUDA graph takes it: it is timed from
+    Python alone.
     """
 
     name: str
@@ -239,6 +241,7 @@ class Variant:
     unavailable: Callable[[torch.device], str | None] = _available
     cases: tuple[Case, ...] | None = None
     own_random: bool = False
+    waits: bool = False
     fits: Callable[[Case], bool] = _everywhere
     moves: Callable[[Case, str], Moves] | None = None
 
@@ -404,7 +407,7 @@ class Op:
         def both(case: Case) -> Cost:
             return self.forward.cost(case) + back.cost(case)
 
-        return Pass(both, back.tolerance, back.train_cases)
+        return Pass(both, back.tolerance, back.train_cases, back.candidates)
 
     def cost(
         self, shape: Shape, dtype: torch.dtype, pass_: str = "fwd", options: Options = ()

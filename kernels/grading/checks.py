@@ -8,6 +8,8 @@ PyTorch operator in a kernel's place is seen.
 from __future__ import annotations
 
 import contextlib
+import os
+import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -29,10 +31,12 @@ from kernels.grading.diagnosis import symptom
 from kernels.grading.evidence import evidence
 from kernels.grading.faults import meaning, unwritten
 from kernels.grading.from_cuda import from_cuda
+from kernels.grading.misplaced import misplaced
 from kernels.grading.origin import own_kernels
 from kernels.grading.question import PLACEHOLDER, Attempt, NotAnswered, Wrong
 from kernels.lab.counting.operands import moves_bytes, tensors_in
 from kernels.launch import KernelError, LaunchError, Launches, interpreting
+from kernels.paths import ROOT
 from kernels.registry import dtype_name
 
 Tensor = torch.Tensor
@@ -54,7 +58,9 @@ def _call(attempt: Attempt, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
         if _is_placeholder(error.__cause__):
             raise NotAnswered from None
         means = meaning(error.kind, _sentence(error)) or from_cuda(error, _sentence(error))
-        raise Wrong(f"{_sentence(error)}.", means) from None
+        wrong = Wrong(f"{_sentence(error)}.", means)
+        wrong.beyond = error.argument if error.kind == "bounds" else None
+        raise wrong from None
     except CudaError as error:
         if unwritten(_sentence(error)):
             raise NotAnswered from None
@@ -67,7 +73,7 @@ def _call(attempt: Attempt, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     except BaseException as error:
         if _is_placeholder(error):
             raise NotAnswered from None
-        at = _line(attempt.answer, error)
+        at = _line(error)
         what = f"{type(error).__name__}: {_sentence(error)}"
         means = from_cuda(error, _sentence(error))
         raise Wrong(f"{attempt.name} raised {what}{at}.", means) from None
@@ -84,14 +90,25 @@ def _sentence(error: BaseException) -> str:
         return "no message"
 
 
-def _line(function: Any, error: BaseException) -> str:
-    """Where in the reader's own source it was raised, as far as that is known."""
-    try:
-        own = function.__code__.co_filename
-    except BaseException:  # a callable that is no function, or a strange one
-        return ""
-    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == own]
-    return f", in line {lines[-1]} of its cell" if lines else ""
+# Where code lies that no reader of the book wrote.
+_NOT_THEIRS = tuple(
+    os.path.join(os.path.realpath(folder), "")
+    for folder in (
+        str(ROOT / "kernels"),
+        *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
+    )
+)
+
+
+def _line(error: BaseException) -> str:
+    """Where in the reader's own source it was raised, whatever is wrapped around it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f.lineno for f in frames if not _is_foreign(f.filename)]
+    return f", in line {own[-1]} of its cell" if own else ""
+
+
+def _is_foreign(file: str) -> bool:
+    return file.startswith("<frozen ") or os.path.realpath(file).startswith(_NOT_THEIRS)
 
 
 class _Watcher(TorchDispatchMode):
@@ -174,13 +191,26 @@ def run(attempt: Attempt, case: Case, earlier: Sequence[Run] = ()) -> Run:
     return replace(ran, fault=fault, wrong=wrong)
 
 
+@contextlib.contextmanager
+def index_told(attempt: Attempt, case: Case) -> Iterator[None]:
+    """Say of a `Wrong` in the block, on `case`, which index is another tensor's, if one is."""
+    try:
+        yield
+    except Wrong as wrong:
+        if wrong.beyond is not None:
+            told = misplaced(case, wrong.beyond, lambda case: _called(attempt, case)[0])
+            wrong.means = told or wrong.means
+        raise
+
+
 def right_everywhere(
     attempt: Attempt, cases: Sequence[Case], explain: Callable[[list[Run]], str]
 ) -> list[Run]:
     """Run every case; `Wrong` if one is wrong, with what `explain` makes of all of them."""
     runs: list[Run] = []
     for case in cases:
-        runs.append(run(attempt, case, runs))
+        with index_told(attempt, case):
+            runs.append(run(attempt, case, runs))
     failed = [r for r in runs if r.fault is not None]
     if failed:
         first = failed[0]

@@ -6,6 +6,7 @@ shared memory than a block has, or be one program on a card of many SMs.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
@@ -23,6 +24,10 @@ from kernels.launch.launches import Launch
 from kernels.launch.triton_compile import compile_launch, ready
 
 CAPABILITIES = (75, 80)
+_NO_PRINT = (
+    "A print is fine while you look for a fault. Take it out of the kernel before you hand it in: "
+    "on a GPU every thread would print."
+)
 
 _FEWER = {
     False: "Take a smaller block, or more warps (num_warps=8).",
@@ -76,6 +81,8 @@ def built_for(attempt: Attempt, case: Case, capability: int) -> list[tuple[Launc
                 f"{_where(launch, case, capability)} does not compile: {why}.",
                 "It is right on the CPU: there g++ compiled it, and for a GPU NVRTC does."
                 if cuda
+                else _NO_PRINT
+                if re.search(r'"\s*(?:print|tl\.device_print)\(', why)
                 else "It is right when it is interpreted: the interpreter takes all of Python, "
                 "a GPU only what Triton can compile.",
             ) from None
@@ -106,8 +113,7 @@ def compiles(attempt: Attempt, cases: Iterable[Case]) -> None:
                 raise Wrong(
                     f"{where} prints, and keeps what it prints in memory: {built.stack_bytes} "
                     "bytes a thread.",
-                    "A print is fine while you look for a fault. Take it out of the kernel before "
-                    "you hand it in: on a GPU every thread would print.",
+                    _NO_PRINT,
                 )
             if built.stack_bytes:
                 raise Wrong(

@@ -26,6 +26,11 @@ def symptom(runs: Sequence[Run]) -> str:
             "The output has an element for each column, so the sum ran down the columns: a row "
             "lies along the last axis, and what belongs to a row is reduced along that."
         )
+    if failed and all(_element_for_row(r) for r in failed):
+        return (
+            "The output has the shape of x, where each row has one value: it is "
+            "torch.empty(rows, ...), and not torch.empty_like(x)."
+        )
     if not failed or any(not r.wrong.numel() for r in failed):
         return ""
 
@@ -39,6 +44,17 @@ def symptom(runs: Sequence[Run]) -> str:
         return (
             "The last rows were never stored: the grid has too few programs. It takes "
             "triton.cdiv(rows, rows a program), which rounds up."
+        )
+    if all(map(_is_zero, failed)):
+        return "The output is 0 everywhere: nothing was stored in it, or nothing but 0."
+    if all(map(_is_x, failed)):
+        return "What comes back is x, as it was given."
+    columns = {_last_columns_missing(r) for r in failed}
+    if 0 not in columns:
+        what = "The last column of each row was" if columns == {1} else "Columns at the end were"
+        return (
+            f"{what} never stored: the mask ends too early, or the block is too narrow. It takes "
+            "cols < n_cols, and a block of triton.next_power_of_2(n_cols), or a loop."
         )
     narrow = all(r.case.x.dtype != torch.float32 for r in failed)
     if narrow and any(r.case.x.dtype == torch.float32 for r in passed):
@@ -56,13 +72,18 @@ def symptom(runs: Sequence[Run]) -> str:
         )
     if only(lambda r: not _power_of_two(r.case.x.shape[-1])):
         return "It is right where the width is a power of two: look at the lanes beyond the row."
-    if all(map(_as_in_16_bits, failed)):
+    # Of inputs that are hard to get right, such as those far from 0, 16 bits leave nothing.
+    plain = [r for r in failed if not r.case.trait]
+    if all(map(_as_in_16_bits, plain or failed)):
         return (
             "It is right to two or three digits: on its way a value or a sum went through 16 bits. "
             "Keep what is summed in fp32, and convert when you store."
+            + (" Far from 0, 16 bits leave less than that." if len(plain) < len(failed) else "")
         )
     if only(lambda r: r.case.x.shape[0] > 1):
-        return "It is right for one row: look at how a program finds its row."
+        if all(r.case.x.dim() > 1 for r in runs):
+            return "It is right for one row: look at how a program finds its row."
+        return "It is right for one element: look at how a lane finds its element."
     return ""
 
 
@@ -78,6 +99,12 @@ def _other_axis(run: Run) -> bool:
     rows, shape = run.case.reference.shape, getattr(run.output, "shape", None)
     x = run.case.x.shape
     return len(x) == 2 and rows == x[:1] and shape == x[1:] and shape != rows
+
+
+def _element_for_row(run: Run) -> bool:
+    """Whether an output has an element for each of x's, where each row should have one."""
+    rows, shape, x = run.case.reference.shape, getattr(run.output, "shape", None), run.case.x.shape
+    return len(x) == 2 and rows == x[:1] and shape == x
 
 
 def _as_in_16_bits(run: Run) -> bool:
@@ -106,6 +133,26 @@ def _last_rows_missing(run: Run) -> bool:
     rows = int(wrong.sum())
     whole = rows * shape[-1] == int(run.wrong.sum())
     return 0 < rows < len(wrong) and whole and bool(wrong[-rows:].all() and lost[-rows:].all())
+
+
+def _last_columns_missing(run: Run) -> int:
+    """How many columns at the end, and nothing else, hold the NaN of new memory; 0 if not so."""
+    if run.output.dim() < 2 or not len(run.launches):
+        return 0
+    lost = run.output.detach().isnan().flatten(0, -2)
+    columns = int(lost[0].sum())
+    rest = lost.shape[1] - columns
+    at_end = bool(lost[:, rest:].all()) and not bool(lost[:, :rest].any())
+    return columns if at_end and (rest or columns == 1) else 0
+
+
+def _is_zero(run: Run) -> bool:
+    return bool((run.output == 0).all()) and bool(run.case.reference.any())
+
+
+def _is_x(run: Run) -> bool:
+    x = run.case.x
+    return run.output.dtype == x.dtype and torch.equal(run.output, x)
 
 
 def _stale(run: Run, runs: Sequence[Run]) -> bool:

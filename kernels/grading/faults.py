@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 from kernels.grading.question import PLACEHOLDER
+
+_TWO_STORES = re.compile(r", line (\d+): a store at .* stored to on line \1 with")
 
 _TRITON = {
     "bounds": "A lane that no mask switches off reaches past its tensor: the mask is too wide, or "
@@ -19,6 +23,9 @@ _CUDA = {
     "threads race": "Two threads of a block meet at one element, one of them storing. Its warps "
     "run in any order, so what is read is chance. Between the store and the other access stands a "
     "__syncthreads(), which every thread of the block passes.",
+    "stores race": "Two threads of a block meet at one element, and one line of the source stores "
+    "both. A barrier orders one line after another, and is no help here: give each element to one "
+    "thread.",
     "blocks race": "Two blocks meet at one element. A GPU runs blocks in any order, so the result "
     "is chance. Each block should store only to elements of its own.",
     "barrier": "__syncthreads() waits for all threads of the block. In a branch or a loop that "
@@ -42,8 +49,9 @@ def meaning(kind: str, sentence: str) -> str:
     if ", block (" not in sentence:
         return _TRITON.get(kind, "")
     if kind == "race":
-        same = "with no barrier between them" in sentence
-        return _CUDA["threads race" if same else "blocks race"]
+        if "with no barrier between them" not in sentence:
+            return _CUDA["blocks race"]
+        return _CUDA["stores race" if _TWO_STORES.search(sentence) else "threads race"]
     return _CUDA.get(kind, "")
 
 

@@ -10,10 +10,10 @@ from kernels.launch import KernelError
 # (what stands in the line, what the error says, what to tell)
 _HABITS = (
     (
-        r"\btorch\s*\.",
+        r"\b(?:torch|np|numpy|math)\s*\.",
         "",
-        "Inside a kernel there is no PyTorch: a kernel's blocks are made and reduced by "
-        "triton.language, as tl.arange, tl.zeros, tl.sum and tl.max are.",
+        "Inside a kernel there is no PyTorch, NumPy or math: a kernel's blocks are made and "
+        "reduced by triton.language, as tl.arange, tl.zeros, tl.sum and tl.max are.",
     ),
     (
         r"\b(?:threadIdx|blockIdx|blockDim|gridDim)\b",
@@ -26,6 +26,58 @@ _HABITS = (
         r"item assignment|_semantic|subscript|unsupported tensor index",
         "A pointer takes no index in Triton. Where C has x[i], write tl.load(x_ptr + i, mask=...), "
         "and tl.store(y_ptr + i, value, mask=...) where it has y[i] = value.",
+    ),
+    (
+        r"\blen\s*\(|_ptr\s*\.\s*(?:shape|size|numel)\b",
+        "",
+        "A kernel gets the address of a tensor, and no size with it. What it has to know, as the "
+        "number of elements or of columns, is an argument of its own.",
+    ),
+    (
+        "",
+        r"'tensor' object has no attribute",
+        "A kernel's block is no tensor of PyTorch's and has none of its methods: it is "
+        "x.to(tl.float32), tl.sum(x, axis=0), tl.exp(x), tl.sqrt(x).",
+    ),
+    (
+        "",
+        r"cannot be block type if pointer",
+        "The pointer names one address here, and what goes with it is a block. A program's or a "
+        "row's number is one offset; a block of them has tl.arange in it, as row * n_cols + cols.",
+    ),
+    (
+        "",
+        r"Unsupported ptr type",
+        "That is no pointer. A launch takes the tensors themselves, not x.data_ptr(); a kernel "
+        "gets their addresses, and adds offsets to them.",
+    ),
+    *(
+        (
+            line,
+            words,
+            "A pointer is an address and no number: tl.load(x_ptr + offsets, mask=...) fetches "
+            "what lies there.",
+        )
+        for line, words in (("", "cannot cast pointer"), (r"_ptr\s*[*/]", "type pointer"))
+    ),
+    (
+        "",
+        r"make_shape_compatible|[Cc]annot broadcast",
+        "Two blocks meet whose shapes don't fit. A reduction drops its axis: what "
+        "tl.sum(x, axis=1) leaves of a tile meets the tile again as [:, None], or with "
+        "keep_dims=True.",
+    ),
+    (
+        r"\barange\b",
+        r"power of 2|constexpr",
+        "A block's width is a power of two that is known when the kernel is compiled: BLOCK: "
+        "tl.constexpr, and at the launch BLOCK=triton.next_power_of_2(n). A mask does the rest.",
+    ),
+    (
+        r"\btl\s*\.\s*dot\b",
+        r"AssertionError$",
+        "tl.dot adds to an accumulator of the product's own shape, in fp32: "
+        "tl.zeros([BLOCK_M, BLOCK_N], tl.float32).",
     ),
     (
         "",

@@ -21,7 +21,10 @@ class NotAnswered(Exception):  # noqa: N818  (it ends a grading and is no error)
 
 
 class Wrong(Exception):  # noqa: N818
-    """What is wrong, in one sentence; what that means; a hint for it; and figures as HTML."""
+    """What is wrong, in one sentence; what that means; a hint for it; and figures as HTML.
+
+    `beyond` is what a kernel calls the tensor past whose end it went, None of other faults.
+    """
 
     def __init__(
         self, sentence: str, means: str = "", hint: str = "", pictures: tuple[str, ...] = ()
@@ -31,6 +34,7 @@ class Wrong(Exception):  # noqa: N818
         self.means = means
         self.hint = hint
         self.pictures = pictures
+        self.beyond: str | None = None
 
 
 @dataclass

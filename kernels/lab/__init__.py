@@ -42,6 +42,7 @@ _PLACES = {
     "RooflineExplorer": "drawing.explorers:RooflineExplorer",
     "SectorExplorer": "drawing.explorers:SectorExplorer",
     "TilerExplorer": "drawing.explorers:TilerExplorer",
+    "attention_stepper": "drawing.explorers:attention_stepper",
     "replay": "drawing.explorers.replay.widget:replay",
     # cards
     "CARDS": "cards.makers:CARDS",

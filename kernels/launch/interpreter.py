@@ -166,7 +166,7 @@ def _run_program(
                 place = Place(traceback.tb_lineno, None if file == builder.own_file else file)
             traceback = traceback.tb_next
         refused = isinstance(error, NotImplementedError)
-        told = str(error) if refused else f"{type(error).__name__}: {error}"
+        told = str(error) if refused else f"{type(error).__name__}: {error}".removesuffix(": ")
         raise KernelError(
             f"kernel {name!r}, program {program}{place}: {told}",
             kind="python",

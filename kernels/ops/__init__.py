@@ -8,6 +8,7 @@ from kernels.ops.chains import (
     layernorm_gelu_dropout_residual,
     swiglu,
 )
+from kernels.ops.losses import linear_cross_entropy
 from kernels.ops.norms import add_layernorm, add_rmsnorm, layernorm, rmsnorm
 from kernels.ops.products import linear
 from kernels.ops.softmax import softmax
@@ -22,6 +23,7 @@ __all__ = [
     "layernorm_gelu",
     "layernorm_gelu_dropout_residual",
     "linear",
+    "linear_cross_entropy",
     "rmsnorm",
     "softmax",
     "swiglu",

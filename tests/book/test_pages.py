@@ -93,19 +93,28 @@ second = ipywidgets.IntText(description="Again")
 ipywidgets.jslink((first, "value"), (second, "value"))
 display(first, second, ipywidgets.Button(description="A sign", icon="check"), Counter())
 """
+STEPPER = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from kernels.lab import attention_stepper
+attention_stepper(causal=True, tile=1)
+"""
 
 
 @pytest.fixture(scope="module")
 def widgets_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build a book of one page of widgets with the settings of ours; return the page."""
+    """Build a book of widgets, and a stepper's page, with our settings; return the first."""
     root = tmp_path_factory.mktemp("widgets")
     shutil.copytree(ROOT / "book/_static", root / "book/_static")
     (root / "kernels").mkdir()
     for name in ("_config.yml", "requirements.txt"):
         shutil.copy2(ROOT / name, root / name)
-    (root / "_toc.yml").write_text(yaml.safe_dump({"format": "jb-book", "root": "book/widgets"}))
+    toc = {"format": "jb-book", "root": "book/widgets", "chapters": [{"file": "book/stepper"}]}
+    (root / "_toc.yml").write_text(yaml.safe_dump(toc))
     cells = [new_markdown_cell("# Widgets\n\n$$x^2$$"), new_code_cell(WIDGETS)]
     nbformat.write(new_notebook(cells=cells), root / "book/widgets.ipynb")
+    cells = [new_markdown_cell("# A stepper"), new_code_cell(STEPPER)]
+    nbformat.write(new_notebook(cells=cells), root / "book/stepper.ipynb")
     assert execute_all(root, root / "_build") == 0
     assert build_html(root) == 0
     return root / "_build/html/book/widgets.html"
@@ -127,6 +136,41 @@ def test_widgets_answer_without_a_kernel_or_a_network(browse: Browser, widgets_p
     assert linked == "4"
     assert maths_in_labels == 1
     assert_sound(report)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_attention_stepper_answers_to_keys_and_mouse(
+    browse: Browser, widgets_page: Path, theme: str
+) -> None:
+    spoken, step = ".fk-stepper .text", '.fk-stepper input[aria-label="Step"]'
+    actions = [
+        ("wait", f"{spoken}:not(:empty)", ""),
+        ("press", step, "ArrowRight"),
+        ("press", step, "ArrowRight"),
+        ("read", spoken, "textContent"),
+        ("click", '.fk-stepper button[aria-label="Next tile of keys"]', ""),
+        ("read", spoken, "textContent"),
+        ("press", step, "End"),
+        ("read", spoken, "textContent"),
+        ("click", ".fk-stepper input[type=checkbox]", ""),
+        ("press", ".fk-stepper select >> nth=1", "End"),
+        ("read", ".fk-stepper dl", "textContent"),
+    ]
+    report = browse(
+        url=widgets_page.with_name("stepper.html").as_uri(),
+        theme=theme,
+        widths=WIDTHS,
+        axe=WIDTHS,
+        actions=actions,
+    )
+    weights, second, last, figures = report["values"]
+    assert "m becomes the largest score of each row, 1.50 for query 4" in weights
+    assert second.startswith("Tile 2 of 2, keys 4 to 7: k is read, 32 bytes")
+    assert last.startswith("All keys are seen: O = acc / s is written")
+    assert "1 of 18" in figures
+    assert "All 2 tiles read" in figures
+    assert_sound(report)
+    assert report["axe"].keys() == {str(width) for width in WIDTHS}
 
 
 def test_the_roofline_explorer_answers_to_keys_and_mouse(browse: Browser, html: Path) -> None:

@@ -3,8 +3,9 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from kernels.ops.attention.attention import attention, fused_simple, reference
+from kernels.ops.attention.attention import attention, fused, fused_simple, reference
 from kernels.ops.attention.configurations import Tiling
 from kernels.ops.attention.drop_in import scaled_dot_product_attention
 from kernels.ops.attention.forward import forward
@@ -47,6 +48,56 @@ def test_errors_are_within_twice_pytorchs(dtype, dim, causal):
             assert off(attention(large * q, k, v, causal=causal), exact) <= bound
             if dim != 80:
                 assert off(fused_simple(large * q, k, v, causal=causal), exact) <= bound
+
+
+def one_dominant(q, k, v):
+    return q, k.index_fill(2, torch.tensor([5], device="cuda"), 40.0), v
+
+
+HARD = {
+    "large logits": lambda q, k, v: (30 * q, 30 * k, v),
+    "one dominant key": one_dominant,
+    "constant rows": lambda q, k, v: (torch.ones_like(q), torch.ones_like(k), v),
+    "far from 0": lambda q, k, v: (q + 8, k + 8, v + 100),
+}
+
+
+@pytest.mark.proves("kernels.ops.attention.forward_kernels", "kernels.ops.attention.simple")
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("name", HARD)
+def test_errors_on_hard_numbers_are_within_twice_pytorchs(name, dim, causal):
+    for dtype in (torch.float16, torch.bfloat16):
+        q, k, v = HARD[name](*make(1000, dim=dim, dtype=dtype))
+        exact = reference(q, k, v, causal=causal)
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            theirs = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        bound = max(2 * off(theirs, exact), unit(dtype)) + 2.0**-19
+        for call in (attention, fused, fused_simple):
+            out = call(q, k, v, causal=causal)
+            assert out.isfinite().all()
+            assert off(out, exact) <= bound, call.__name__
+
+
+@pytest.mark.proves("kernels.ops.attention.forward_kernels")
+@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
+def test_errors_under_masks_are_within_twice_pytorchs_formula(dtype, dim):
+    """Flash attention takes no mask: here PyTorch's own steps are the baseline."""
+    q, k, v = make(300, 500, dim=dim, dtype=dtype)
+    mask = torch.randn(2, 1, 300, 500, device="cuda").to(dtype)
+    mask[..., ::3] = -torch.inf
+    mask[..., 7:9, :] = -torch.inf  # a row that sees nothing, and one that sees one key
+    mask[..., 8, 100] = 1
+    for bias in (mask, mask > 0):
+        exact = reference(q, k, v, bias=bias)
+        some = exact.ne(0).any(-1)
+        with sdpa_kernel(SDPBackend.MATH):
+            theirs = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+        out = attention(q, k, v, bias=bias)
+        assert (out[~some] == 0).all()
+        bound = max(2 * off(theirs[some], exact[some]), unit(dtype)) + 2.0**-19
+        assert off(out[some], exact[some]) <= bound
 
 
 @pytest.mark.proves("kernels.ops.attention.configurations", "kernels.ops.attention.tuning")

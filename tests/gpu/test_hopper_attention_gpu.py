@@ -4,6 +4,9 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from kernels.ops.attention.attention import reference
+from kernels.ops.attention.formula import Given, seen
+
 if torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0):
     from kernels.ops.attention import hopper
 else:
@@ -98,9 +101,79 @@ def test_layouts(d):
 
 
 @pytest.mark.proves("kernels.ops.attention.hopper", "kernels.ops.attention.hopper_kernels")
-def test_numbers_that_are_hard():
-    q, k, v = tensors(1, 4, 4, 512, 512, 64)
+@pytest.mark.parametrize("d", [64, 128])
+def test_numbers_that_are_hard(d):
+    q, k, v = tensors(1, 4, 4, 512, 512, d)
     assert_near(30 * q, k, v, True)  # large scores
+    assert_near(30 * q, 30 * k, v, False)
     k[:, :, 77] *= 40  # one key that decides
     assert_near(q, k, v, False)
     assert_near(torch.ones_like(q), torch.ones_like(k), v, False)  # all scores equal
+
+
+# ------------------------------------------------------------------------ lengths and padding
+
+PROVES = pytest.mark.proves(
+    "kernels.ops.attention.hopper",
+    "kernels.ops.attention.hopper_kernels",
+    "kernels.ops.attention.hopper_masks",
+)
+
+
+def assert_padded(q, k, v, causal, **masks):
+    """Against float64, with what is padding made NaN and infinite after the truth is known."""
+    right, right_lse = reference(q, k, v, causal=causal, return_lse=True, **masks)
+    spoilt = seen(Given(q, k, v, **masks))
+    for b in range(k.shape[0]):
+        unseen = ~spoilt.expand(k.shape[0], 1, -1, k.shape[2])[b].flatten(0, -2).any(0)
+        k[b, :, unseen], v[b, :, unseen] = float("nan"), float("inf")
+    outs = []
+    for _ in range(2):
+        out = torch.full(q.shape, float("nan"), device="cuda", dtype=q.dtype)
+        lse = torch.full(q.shape[:3], float("nan"), device="cuda")
+        hopper.launch(q, k, v, out, lse, scale=q.shape[-1] ** -0.5, causal=causal, **masks)
+        outs.append(out)
+    assert torch.equal(*outs)
+    sees = right_lse > -torch.inf
+    assert (lse[~sees] == -torch.inf).all()
+    assert (out[~sees] == 0).all()
+    torch.testing.assert_close(lse[sees].double(), right_lse[sees], rtol=1e-5, atol=1e-3)
+    error = (out.double() - right).norm().item()
+    assert error <= torch.finfo(q.dtype).eps * right.norm().item()
+
+
+@PROVES
+@pytest.mark.parametrize("d", [64, 128])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("sq", "sk"), [(500, 700), (640, 640), (300, 100), (1, 300), (129, 2048)])
+@pytest.mark.parametrize("kind", ["keys", "both", "queries", "mask", "all"])
+def test_lengths_and_padding(kind, sq, sk, causal, d):
+    for dtype in (torch.bfloat16, torch.float16):
+        q, k, v = tensors(5, 4, 2, sq, sk, d, dtype)
+        keys = torch.tensor([sk, 0, 1, min(129, sk), min(128, sk)], device="cuda")
+        queries = torch.tensor([sq, sq, min(5, sq), 0, max(1, sq - 3)], device="cuda").int()
+        padding = torch.rand(5, sk, device="cuda") < 0.3
+        padding[1], padding[2], padding[3, : sk // 2] = False, True, True
+        masks = {
+            "keys": {"k_lengths": keys},
+            "both": {"k_lengths": keys, "q_lengths": queries},
+            "queries": {"q_lengths": queries},
+            "mask": {"key_padding_mask": padding},
+            "all": {
+                "key_padding_mask": padding.T.contiguous().T,
+                "k_lengths": keys,
+                "q_lengths": queries,
+            },
+        }[kind]
+        assert_padded(q, k, v, causal, **masks)
+
+
+@PROVES
+@pytest.mark.parametrize("d", [64, 128])
+def test_lengths_that_cut_nothing_change_little(d):
+    q, k, v = tensors(2, 4, 4, 1000, 1000, d)
+    plain, _ = launched(q, k, v, True, d**-0.5)
+    out, lse = torch.empty_like(q), torch.empty(q.shape[:3], device="cuda")
+    whole = torch.full((2,), 1000, device="cuda")
+    hopper.launch(q, k, v, out, lse, scale=d**-0.5, causal=True, k_lengths=whole)
+    torch.testing.assert_close(out, plain, rtol=2e-2, atol=2e-2)

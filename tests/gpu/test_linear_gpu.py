@@ -1,15 +1,19 @@
 """Products on a GPU, forward and back: against float64, ragged, strided, kept, compiled whole."""
 
+from functools import partial
+
 import pytest
 import torch
 
+from kernels import passes
+from kernels.lab.measuring import paired_ratios, timing
 from kernels.ops.products.backward import grad_weight, grad_x
 from kernels.ops.products.configurations import FORWARD, SIMPLE, Tiling
 from kernels.ops.products.forward import forward
 from kernels.ops.products.linear import fused, fused_simple, linear
 from kernels.ops.products.peers import torch_linear
 from kernels.ops.products.tuning import forward_to_try, gradients_to_try
-from kernels.registry import DTYPES, Case, get
+from kernels.registry import DTYPES, Case, Variant, get
 
 pytestmark = [
     pytest.mark.gpu,
@@ -140,3 +144,18 @@ def test_every_tiling_of_the_backward_that_tune_compares_is_right():
             one, sums = grad_weight(dy, given["x"], True, tiling)
             assert off(one, dweight) < 2.0**-8, name
             assert off(sums, dbias) < 2.0**-8, name
+
+
+@pytest.mark.proves("kernels.ops.products.operators", "kernels.ops.products.configurations")
+@pytest.mark.parametrize("shape", OP.shapes, ids=lambda shape: "x".join(map(str, shape)))
+def test_the_public_backward_is_no_slower_than_pytorchs(shape):
+    """At least 0.98 of its speed, by graphs that are replayed in turn."""
+    pool, graphs = torch.cuda.graph_pool_handle(), {}
+    for name, fn in (("ours", linear), ("pytorch", torch_linear)):
+        inputs = OP.inputs(shape, torch.bfloat16, "cuda", 0)
+        make = partial(passes.bind, OP, Variant(name, fn), inputs, "bwd", 0)
+        graphs[name] = timing.make_and_capture([make], pool)
+    stream = timing.CudaStream(torch.device("cuda"))
+    windows = {name: graph.replay for name, graph in graphs.items()}
+    samples = timing.time_windows(windows, stream, seconds=0.1)
+    assert paired_ratios.speed_up(samples["ours"], samples["pytorch"]).ratio >= 0.98

@@ -123,6 +123,36 @@ def test_an_exception_is_told_with_its_line():
     assert f"AttributeError: 'int' object has no attribute 'size', in line {line}" in result.message
 
 
+WRAPPERS = """
+import functools
+def named(f):
+    @functools.wraps(f)
+    def inner(*arguments):
+        return f(*arguments)
+    return inner
+def bare(f):
+    return lambda *arguments: f(*arguments)
+"""
+WRAPPED = """
+
+
+def answer(rows, cols, itemsize):
+    return rows + cols.size
+class Callable:
+    def __call__(self, *arguments):
+        return answer(*arguments)
+"""
+
+
+@pytest.mark.parametrize("wrapper", ["named", "bare", "functools.partial", "torch.no_grad()"])
+def test_the_line_is_the_readers_whatever_is_wrapped_around_it(wrapper):
+    cells = {"torch": torch}
+    for number, source in enumerate((WRAPPERS, WRAPPED)):
+        exec(compile(source, f"<cell {number}>", "exec"), cells)
+    for answer in (f"{wrapper}(answer)", f"{wrapper}(Callable())"):
+        assert "in line 5 of its cell" in check("02.1", eval(answer, cells)).message
+
+
 def test_a_seed_repeats_the_inputs_and_none_does_not():
     def asked(**seed):
         def answer(*args):

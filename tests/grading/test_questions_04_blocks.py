@@ -65,7 +65,7 @@ def test_inverse_rms_wrong(answer, message, means):
         (b.scale_with("right", b.given_grid), "is nan", "too few blocks along one axis"),
         (b.scale_with("given"), "is nan", "too few blocks along one axis"),
         (b.scale_with("no_inverse"), "should be", "inverse is missing"),
-        (b.scale_with("exchanged"), "at index", "a guard each"),
+        (b.scale_with("exchanged"), "at index", "inverse has a value for each row"),
         (b.scale_with("divided"), "should be", "divided by inverse"),
         (b.scale_with("row_guard"), "at index", "a guard each"),
         (b.scale_with("strict"), "is nan", "a guard is too strict"),

@@ -14,7 +14,8 @@ import torch
 from kernels import registry
 from kernels.lab import selection
 from kernels.lab.cards import devices
-from kernels.lab.counting import traffic
+from kernels.lab.cards.makers import CARDS
+from kernels.lab.counting import in_processes, op_ledger, traffic
 from kernels.lab.measuring import (
     bench,
     cell_bench,
@@ -199,6 +200,39 @@ def test_a_row_faster_than_the_copy(time_us, ideal, timing_, verdict):
         assert "layernorm fused 64x1000 fp32" in sentence
 
 
+@pytest.mark.parametrize(("time_us", "believed"), [(276.6, True), (245.0, True), (244.0, False)])
+def test_above_the_copy_the_memory_itself_is_the_bound(time_us, believed):
+    """Three tensors read and two written on an H200: faster than a copy, below 4.8 TB/s."""
+    rows = a_pair(291.5, time_us, 1120 << 20)
+    kept, flagged, rejected = verdicts.judge(rows, 50 << 20, CARDS["h200"].bandwidth_bytes_per_s)
+    assert (len(kept) == 2, len(flagged), len(rejected)) == (believed, believed, not believed)
+    assert all("below the memory's 4.80 TB/s" in sentence for sentence in flagged)
+
+
+@pytest.mark.parametrize("ideal", [0, 1, 8, 1023, 1024, 1025, 50339856 % 4096])
+def test_what_the_copies_copy_is_divided_by_64_bytes(ideal):
+    """A size with 16 bytes of a seed in it made the copy's kernel move 4 bytes at a time."""
+    cell = SimpleNamespace(cost=SimpleNamespace(bytes_ideal=ideal))
+    (held,) = cell_bench.copy_sets(cell, torch.device("cpu"), 0, 1)
+    assert held["x"].numel() % 64 == 0
+    assert 0 <= 2 * held["x"].numel() - ideal <= 2 * cell_bench.COPY_UNIT
+
+
+def test_counts_in_processes_are_those_of_this_one(monkeypatch):
+    monkeypatch.setattr(in_processes, "FEW", 2)
+    monkeypatch.setattr(in_processes, "MOST_PROCESSES", 2)
+    op = registry.get("layernorm")
+    case = registry.Case((64, 1000), torch.float32)
+    tasks = [("layernorm", name, case, "fwd") for name in ("fused", "eager", "compile")]
+    found = in_processes.count_all(tasks)
+    assert found == [in_processes.count(task) for task in tasks]
+    assert found[0] == in_processes.Counted(
+        *(getattr(op_ledger.count_case(op, "fused", case), name) for name in
+          ("bytes_unique", "bytes_requested", "bytes_sectors", "method"))
+    )  # fmt: skip
+    assert "can't be counted" in found[2]
+
+
 def test_an_error_is_measured_by_rows_and_sees_what_is_not_written(monkeypatch):
     op = registry.get("layernorm")
     inputs = op.inputs((7, 5), torch.float32, "cpu", 0)
@@ -251,6 +285,7 @@ def doubling(monkeypatch) -> Op:
             Variant("wrong", lambda x: 2.5 * x),
             Variant("nan", lambda x: x * math.nan),
             Variant("broken", _broken),
+            Variant("waiting", lambda x: x * 2, waits=True),
             Variant("absent", _broken, unavailable=lambda device: "it is not installed"),
         ),
         shapes=((8, 4), (16, 4)),
@@ -310,7 +345,8 @@ def test_a_whole_run(a_gpu, doubling, tmp_path, capsys, monkeypatch):
     names = {"copy", "eager", "torch", "wrong"}
     shapes = {"8x4", "16x4"}
     assert {(r.variant, r.shape, r.timing) for r in rows} == {
-        (n, s, t) for n in names for s in shapes for t in ("graph", "host")
+        *((n, s, t) for n in names for s in shapes for t in ("graph", "host")),
+        *(("waiting", s, "host") for s in shapes),
     }
     for row in rows:
         assert row.samples >= timing.MIN_SAMPLES
@@ -323,6 +359,7 @@ def test_a_whole_run(a_gpu, doubling, tmp_path, capsys, monkeypatch):
     assert errors["wrong"] == pytest.approx(0.25)
     out, problems = capsys.readouterr()
     assert "absent: it is not installed" in out
+    assert "no graph doubling 8x4 fp32 waiting: a call of it waits for the GPU" in out
     assert "WRONG RESULT  doubling 8x4 fp32 wrong" in problems
     assert "doubling 8x4 fp32 nan: NotFiniteError" in problems
     assert "doubling 8x4 fp32 broken: RuntimeError: it broke\n" in problems
@@ -450,6 +487,30 @@ def test_a_run_that_is_cut_between_cells_goes_on_there(a_gpu, doubling, tmp_path
     assert not kept.exists()
     with pytest.raises(selection.RefusalError, match="--resume finds no cells"):
         bench.run(replace(options, resume=True))
+
+
+def test_a_run_that_is_cut_while_launches_are_counted_goes_on_there(
+    a_gpu, doubling, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(profile, "find_ncu", lambda: None)
+    timeline, asked = profile.timeline, []
+
+    def then_cut(fn):
+        if len(asked) == 3:  # the first cell has three: the copy, eager, torch
+            raise Cut
+        asked.append(fn)
+        return timeline(fn)
+
+    monkeypatch.setattr(profile, "timeline", then_cut)
+    options = bench.Options(*OF_A_CUT_RUN, out=tmp_path, seconds=0.01)
+    with pytest.raises(Cut):
+        bench.run(options)
+    monkeypatch.setattr(profile, "timeline", lambda fn: asked.append(fn) or timeline(fn))
+    bench.run(replace(options, resume=True))
+    rows, record = read_suite(tmp_path / "a-card" / "pointwise.csv")
+    assert len(asked) == 6
+    assert all(row.launches is not None for row in rows)
+    assert record["timelines"].keys() == {row.place for row in rows if row.timing == "graph"}
 
 
 def test_a_device_that_died_leaves_the_recorded_file_alone(a_gpu, doubling, monkeypatch, capsys):

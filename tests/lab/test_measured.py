@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kernels.lab.measuring import shown
-from kernels.lab.records.data import write_suite
+from kernels.lab.records.data import read_suite, write_suite
 from tests.lab.test_data import a_row
 
 KEY = ("layernorm", (64, 1000), torch.float32)
@@ -25,6 +25,16 @@ def two_cards(tmp_path):
     return tmp_path
 
 
+def test_what_was_profiled_with_other_options_is_another_cell(two_cards):
+    path = two_cards / "a-card" / "norms.csv"
+    rows, told = read_suite(path)
+    cells = told["profile"]["cells"]
+    cells.insert(0, cells[0] | {"options": "p=0", "kernels": [{"name": "another"}]})
+    write_suite(path, rows, told)
+    (one,) = shown.recorded(*KEY, gpu="a-card", data_dir=two_cards)
+    assert one.kernels("fused") == [{"name": "k", "dram_read": 8}]
+
+
 def test_recorded_rows_of_every_card_or_of_one(two_cards):
     found = shown.recorded(*KEY, data_dir=two_cards)
     assert [m.card for m in found] == ["Card A", "Card B"]
@@ -33,7 +43,7 @@ def test_recorded_rows_of_every_card_or_of_one(two_cards):
         "Recorded on one Card B on 2026-11-28 by `python -m kernels.lab bench norms`."
     )
     assert one.row("fused") == a_row()
-    assert one.graph("fused", "torch") == [a_row()]
+    assert one.graph("fused", "torch") == [a_row()] == one.graph()
     assert one.timeline("fused") == [("k", 0.0, 1.5)]
     assert one.kernels("fused") == [{"name": "k", "dram_read": 8}]
     with pytest.raises(LookupError, match="'torch' was not profiled on Card B"):

@@ -15,6 +15,7 @@ from kernels.lab.profiling.ncu import (
     cells_from_kernels,
     parse_csv,
 )
+from kernels.lab.records.data import read_suite, write_suite
 from kernels.lab.selection import RefusalError
 from tests.lab.test_data import a_row
 
@@ -220,6 +221,88 @@ def test_a_tool_that_stands_in_for_ncu(monkeypatch, tmp_path):
     one = profile.run_rows(rows[:1], 5.0, print)  # one cell, two markers
     assert one.cells == []
     assert "2 markers were profiled for 1 cells" in one.problems[0]
+
+
+def test_a_card_without_a_pipe_is_profiled_without_it(monkeypatch, tmp_path):
+    lacks = ncu.PIPES["fmaheavy"]
+    table = tmp_path / "captured.csv"
+    table.write_text(CAPTURED)
+    tool = tmp_path / "ncu"
+    tool.write_text(
+        "#!/usr/bin/env python3\n"
+        "import json, shutil, sys\n"
+        "if '--version' in sys.argv: print('Version 2025.3.1.0'); sys.exit()\n"
+        "asked = sys.argv[sys.argv.index('--metrics') + 1].split(',')\n"
+        f"if {lacks!r} in asked: print('==ERROR== Failed to find metric {lacks}'); sys.exit(1)\n"
+        f"assert {ncu.PIPES['fma']!r} in asked\n"
+        f"shutil.copy({str(table)!r}, sys.argv[sys.argv.index('--log-file') + 1])\n"
+        "spec = json.load(open(sys.argv[-1]))\n"
+        "done = [cell | {'name': cell['variant'], 'error': ''} for cell in spec['cells']]\n"
+        "json.dump(done, open(spec['done'], 'w'))\n"
+    )
+    tool.chmod(0o755)
+    monkeypatch.setattr(profile, "find_ncu", lambda: str(tool))
+    found = profile.run_rows([a_row(variant="torch"), a_row(variant="fused")], 5.0, print)
+    assert found.problems == []
+    assert len(found.cells) == 2
+    assert lacks not in found.modes["single"]["metrics"]
+
+
+def test_a_table_with_pipes():
+    metric = ncu.PIPES["fmaheavy"]
+    head, units, *rest = [line for line in CAPTURED.splitlines() if line.startswith('"')]
+    wide = [f'{head},"{metric}"', f'{units},"%"', *(f'{line},"61.25"' for line in rest)]
+    assert all(k.pipes_pct == {"fmaheavy": 61.25} for k in ncu.parse_csv("\n".join(wide)))
+    assert all(k.pipes_pct is None for k in ncu.parse_csv(CAPTURED))
+
+
+def test_a_cell_that_is_unknown_costs_that_cell_alone(monkeypatch, tmp_path, capsys):
+    """One name that no operation has ended the whole profile."""
+    cells = [
+        {"op": "layernorm", "variant": name, "shape": "8x16", "dtype": "fp32", "options": ""}
+        | {"pass": "fwd"}
+        for name in ("copy", "eager")
+    ]
+    done = tmp_path / "done.json"
+    spec = {"cells": cells, "flush": False, "seconds": 60.0, "done": str(done)}
+    (tmp_path / "spec.json").write_text(json.dumps(spec))
+    monkeypatch.setattr(profile_child, "this_device", lambda: torch.device("cpu"))
+    monkeypatch.setattr(profile_child, "profiled", lambda call, marker, flush: call())
+    monkeypatch.setattr(profile_child, "cell_marker", {(1,): lambda marker: None})
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(L2_cache_size=0)
+    )
+    assert profile_child.main(str(tmp_path / "spec.json")) == 0
+    (one,) = json.loads(done.read_text())
+    assert (one["variant"], one["error"]) == ("eager", "")
+    assert "variant 'copy' of 'layernorm' is unknown" in capsys.readouterr().err
+
+
+def test_cells_that_were_profiled_before_stay(monkeypatch, tmp_path):
+    rows = [a_row(variant=name, launches=1) for name in ("copy", "torch", "fused")]
+    write_suite(tmp_path / "a-card" / "norms.csv", rows, {"card": {"slug": "a-card"}})
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(profile.devices, "describe", lambda: {"slug": "a-card"})
+
+    def of(row):
+        names = (row.op, row.variant, row.pass_, row.shape, row.dtype)
+        kernel = ProfiledKernel("k", dram_read=len(row.variant), dram_write=1)
+        return CellProfile(*names, "single", [kernel])
+
+    def run_rows(chosen, seconds, say):
+        assert "copy" not in {row.variant for row in chosen}
+        return profile.Found([of(row) for row in chosen], {}, [])
+
+    monkeypatch.setattr(profile, "run_rows", run_rows)
+    for pattern in ("*:torch:*", "*:fused:*", "*"):
+        assert profile.run("norms", [pattern], tmp_path, 1.0, print) == 0
+        kept, record = read_suite(tmp_path / "a-card" / "norms.csv")
+        found = sorted(cell["variant"] for cell in record["profile"]["cells"])
+        assert found == (["torch"] if pattern == "*:torch:*" else ["fused", "torch"])
+    assert {row.variant: row.bytes_dram_read for row in kept} == {
+        "copy": None, "torch": 5, "fused": 5
+    }  # fmt: skip
 
 
 def test_a_tool_that_may_not_read_counters_says_so(monkeypatch, tmp_path):

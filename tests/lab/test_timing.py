@@ -69,7 +69,7 @@ def test_host_time_is_per_call_with_a_wait_at_the_end():
     text = "".join("," if step == "wait" else step for step in tape.order)
     runs = [run for run in text.split(",") if run][4:]  # after each variant's two first estimates
     assert {len(run) for run in runs if run[0] == "a"} == {40}  # 2 ms of the short
-    assert {len(run) for run in runs if run[0] == "b"} == {5}  # and never fewer than 5
+    assert {len(run) for run in runs if run[0] == "b"} == {1}  # a call alone may last longer
 
 
 def test_quantiles():

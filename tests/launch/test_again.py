@@ -422,7 +422,7 @@ def test_the_short_way_gives_the_same_bits(op, variant, layout, monkeypatch):
         made = op.make(Case(shape, torch.bfloat16, op.options[0]), "cpu", seed)
         given = {k: layout(v) if k in op.tensors else v for k, v in made.items()}
         outputs = passes.as_tuple(variant.fn(**given))
-        if not variant.has("bwd"):
+        if not variant.has("train"):
             return outputs
         call = passes.bind(op, variant, given, "train", seed)
         return (*outputs, *call())
@@ -436,7 +436,7 @@ def test_the_short_way_gives_the_same_bits(op, variant, layout, monkeypatch):
 
 @pytest.mark.parametrize(("op", "variant"), CALLS)
 def test_the_short_way_is_taken_forward_and_back(op, variant, monkeypatch):
-    if not variant.has("bwd"):
+    if not variant.has("train"):
         pytest.skip("it has no backward")
     monkeypatch.setattr(operators, "SHORT_WHERE", "is_cpu")
     shape = op.resized(op.shapes[0], **dict.fromkeys(op.dims, 4))

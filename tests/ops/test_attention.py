@@ -338,6 +338,11 @@ SENTENCES = [
         "this kernel takes one shape",
     ),
     (
+        lambda q, k, v: fused_simple(*(torch.empty(65536, 1, 1, 16),) * 3),
+        ValueError,
+        "q has 65536 heads in all; this kernel takes 65535 at most",
+    ),
+    (
         lambda q, k, v: attention(torch.zeros(1, 1, 2, 300), k, v),
         ValueError,
         "the last from 1 to 256",

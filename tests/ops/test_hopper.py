@@ -154,16 +154,64 @@ def test_attention_compiles_without_a_spill_and_its_products_overlap(d, dtype, n
     assert compiled.shared_bytes <= 232_448
 
 
+PADDED = {
+    "k": lambda: {"k_lengths": torch.full((2,), 300)},
+    "both": lambda: {
+        "k_lengths": torch.full((2,), 300),
+        "q_lengths": torch.full((2,), 300, dtype=torch.int32),
+        "causal": True,
+        "return_lse": True,
+    },
+    "mask": lambda: {"key_padding_mask": torch.zeros(2, 512, dtype=torch.bool)},
+    "all": lambda: {
+        "key_padding_mask": torch.zeros(512, 2, dtype=torch.bool).T,
+        "k_lengths": torch.full((2,), 300),
+        "q_lengths": torch.full((2,), 300),
+        "causal": True,
+        "return_lse": True,
+    },
+}
+
+
+@pytest.mark.parametrize("d", [64, 128])
+@pytest.mark.parametrize("name", PADDED)
+def test_padded_attention_compiles_without_a_spill_and_its_products_overlap(d, name):
+    q, k = (torch.empty(2, h, 512, d, dtype=torch.bfloat16) for h in (8, 4))
+    (launch,) = recorded(lambda: attention(q, k, k, **PADDED[name]()))
+    assert is_gluon(launch.kernel)
+    compiled = launch.specialize(90).compile()
+    assert compiled.matrix_instruction == "wgmma.mma_async"
+    assert not compiled.serialized
+    assert compiled.stack_bytes == 0
+    assert compiled.shared_bytes <= 232_448
+
+
+@pytest.mark.parametrize("d", [64, 128])
+@pytest.mark.parametrize("causal", [False, True])
+def test_what_is_not_padded_has_nothing_of_it(d, causal):
+    q = torch.empty(2, 8, 512, d, dtype=torch.bfloat16)
+    (plain,) = recorded(lambda: attention(q, q, q, causal=causal))
+    (padded,) = recorded(lambda: attention(q, q, q, causal=causal, k_lengths=torch.ones(2).long()))
+    signatures = [launch.specialize(90).source.signature for launch in (plain, padded)]
+    names = ["q_lengths_ptr", "k_lengths_ptr", "padding_ptr", "padding_batch_stride"]
+    assert [signatures[0][name] for name in names] == ["constexpr"] * 4
+    assert signatures[1]["k_lengths_ptr"] == "*i64"
+    assert not plain.arguments["RAGGED"]
+    one, other = (launch.specialize(90).compile().ptx for launch in (plain, padded))
+    assert one.count("ld.global") < other.count("ld.global")
+    assert one.count("wgmma.mma_async") <= other.count("wgmma.mma_async")
+
+
 def test_where_attention_steps_aside():
     q, k = torch.empty(2, 8, 256, 64, dtype=torch.half), torch.empty(2, 4, 256, 64).half()
     lengths, padding = torch.full((2,), 9), torch.zeros(2, 256, dtype=torch.bool)
+    its_own = ({"k_lengths": lengths}, {"q_lengths": lengths}, {"key_padding_mask": padding})
     bias, seed = torch.zeros(1, 1, 256, 256).half(), torch.zeros(2, dtype=torch.int64)
     others = (
         {"window": 8},
-        {"k_lengths": lengths},
-        {"q_lengths": lengths},
-        {"key_padding_mask": padding},
+        {"window": 8, "k_lengths": lengths},
         {"bias": bias},
+        {"bias": bias, "key_padding_mask": padding},
         {"dropout_p": 0.1, "seed_offset": seed},
     )
 
@@ -172,6 +220,7 @@ def test_where_attention_steps_aside():
         return [is_gluon(launch.kernel) for launch in launches]
 
     assert gluon_for(q, k) == [True]
+    assert [gluon_for(q, k, **one) for one in its_own] == [[True]] * len(its_own)
     assert [gluon_for(q, k, **one) for one in others] == [[False]] * len(others)
     assert gluon_for(q.float(), k.float()) == [False]
     assert gluon_for(q[..., :32], k[..., :32]) == [False]
@@ -186,7 +235,9 @@ def test_every_tile_of_queries_stands_in_the_table_once(causal, n_queries, n_key
     from kernels.ops.attention.hopper import schedule
 
     heads, programs = 12, 8
-    table = schedule(heads, n_queries, n_keys, 128, causal, programs, torch.device("cpu"))
+    table = schedule(
+        heads, n_queries, n_keys, 128, causal, HOPPER[128], programs, torch.device("cpu")
+    )
     found = [code for row in table.tolist() for code in row[1 : 1 + row[0]]]
     tiles = -(-n_queries // HOPPER[128].rows)
     assert sorted(found) == [head << 16 | tile for head in range(heads) for tile in range(tiles)]

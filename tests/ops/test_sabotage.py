@@ -57,6 +57,8 @@ OUTPUTS = {
 @pytest.mark.parametrize("how", OUTPUTS)
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 def test_a_wrong_output_is_seen(op, how):
+    if how != "doubled" and not next(iter(op.outputs.values())):
+        pytest.skip("one number has neither rows nor an order")
     variant = first(op)
     case = a_case(op)
     proving.forward(op, variant, case, "contiguous")
@@ -80,7 +82,7 @@ class _Shifted(torch.autograd.Function):
 
 @pytest.mark.parametrize("op", [op for op in OPS if op.backward], ids=lambda op: op.name)
 def test_a_wrong_gradient_of_any_input_is_seen(op):
-    variant = first(op, pass_="bwd")
+    variant = first(op, pass_="train")
     case = a_case(op)
     proving.backward(op, variant, case, "contiguous")
     for name in op.backward.differentiates:

@@ -26,6 +26,6 @@ def by_formula(variant: Variant, case: Case, pass_: str) -> Ledger | None:
     """The ledger of a pass as the variant's formula has it; None if it doesn't tell of launches."""
     if variant.moves is None:
         return None
-    ways = ("fwd", "bwd") if pass_ == "train" else (pass_,)
+    ways = ("fwd", "bwd") if pass_ == "train" and variant.has("bwd") else (pass_,)
     steps = [variant.moves(case, way).steps for way in ways]
     return ledger_of(one for way in steps for one in way) if all(steps) else None

@@ -8,7 +8,7 @@ A whole suite writes `book/data/<gpu>/<suite>.csv` and `.json`. A run of part of
 `_build/bench/<run-id>/` instead, since a file holds one whole run. The order is: all times first;
 then the launches, by PyTorch's profiler, whose hooks would otherwise stand in the times; then the
 bytes, counted by the ledgers; then DRAM, by Nsight Compute (see `kernels.lab.profiling.profile`).
-The file is written behind the times, behind the bytes, and behind DRAM. Until the first of these
+The file is written behind the times, behind the bytes, and behind DRAM. Until the second of these
 each cell is kept as it comes (see `kept_cells`): `--resume` goes on where a run was cut.
 """
 
@@ -27,8 +27,9 @@ from typing import Any
 import torch
 
 from kernels.lab.cards import devices
+from kernels.lab.cards.makers import CARDS
 from kernels.lab.measuring import timing, verdicts
-from kernels.lab.measuring.cell_bench import Bench, say
+from kernels.lab.measuring.cell_bench import Bench, in_cell, say
 from kernels.lab.measuring.kept_cells import KeptCells, file_of
 from kernels.lab.profiling import profile
 from kernels.lab.records import provenance, sources
@@ -186,21 +187,26 @@ def _keep_times(bench: Bench, record: dict[str, Any]) -> None:
     record["problems"] = bench.problems
 
 
-def _fill(bench: Bench, cells: Sequence[Cell], record: dict[str, Any]) -> None:
+def _fill(bench: Bench, cells: Sequence[Cell], record: dict[str, Any], kept: KeptCells) -> None:
     """Fill the columns that are not times, and judge the rows."""
     started = time.perf_counter()
     for cell in cells:
         if not bench.dead:
+            had = len(bench.problems)
             bench.count_launches(cell)
+            rows = [row for row in bench.rows if in_cell(row, cell)]
+            kept.keep(cell, rows, bench.problems[had:])
     say(f"launches counted  ({time.perf_counter() - started:.1f} s)")
     started = time.perf_counter()
     bench.rows = verdicts.fill_bytes(bench.rows, cells, bench.problem)
     say(f"bytes counted  ({time.perf_counter() - started:.1f} s)")
-    bench.rows, flagged, rejected = verdicts.judge(bench.rows, bench.stream.l2_bytes)
+    card = CARDS.get(record["card"]["slug"])
+    rate = None if card is None else card.bandwidth_bytes_per_s
+    bench.rows, flagged, rejected = verdicts.judge(bench.rows, bench.stream.l2_bytes, rate)
     record["timelines"] = bench.timelines
     record["cache_effects"], record["rejected"] = flagged, rejected
     for sentence in flagged:
-        say(f"cache effect  {sentence}")
+        say(f"above the copy  {sentence}")
     for sentence in rejected:
         bench.problem(f"rejected  {sentence}")
 
@@ -222,7 +228,7 @@ def _finish(
     _keep_times(bench, record)
     if bench.rows:
         write()
-    _fill(bench, cells, record)
+    _fill(bench, cells, record, kept)
     if not bench.rows:
         bench.problem(f"nothing of suite {options.suite!r} was measured; no file is written")
         return 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from kernels.passes import as_tuple, back, differentiated
 from kernels.registry import Op, Shape
 
 CHUNK_ELEMENTS = 1 << 25  # float64 elements of one chunk of a reference: 256 MiB a tensor
+MOST_KEPT = 1 << 26  # elements of a whole reference that is kept: 512 MiB
 
 
 class NotFiniteError(ValueError):
@@ -21,34 +23,38 @@ class NotFiniteError(ValueError):
 
 @dataclass(frozen=True)
 class _Part:
-    """What stands between `start` and `stop` along one dimension; all of it without a letter."""
+    """What stands between two places along each of some dimensions; all of it without any."""
 
-    letter: str
-    start: int
-    stop: int
+    along: tuple[tuple[str, int, int], ...] = ()  # letter, start, stop
 
     def of(self, tensor: Any, dims: str) -> Any:
-        """Return the part of a tensor of dimensions `dims`; all of it if it lacks the one."""
-        if not self.letter or self.letter not in dims:
-            return tensor
-        return tensor.narrow(dims.index(self.letter), self.start, self.stop - self.start)
+        """Return the part of a tensor of dimensions `dims`; all of it along those it lacks."""
+        for letter, start, stop in self.along:
+            if letter in dims:
+                tensor = tensor.narrow(dims.index(letter), start, stop - start)
+        return tensor
 
 
 def _parts(op: Op, shape: Shape) -> Iterator[_Part]:
-    """Cut the first independent dimension so that a part of the reference fits; else one part."""
-    if not op.independent:
-        yield _Part("", 0, 0)
-        return
-    letter = op.independent[0]
-    size = shape[op.dims.index(letter)]
-    step = max(1, CHUNK_ELEMENTS * size // max(1, math.prod(shape)))
-    for start in range(0, size, step):
-        yield _Part(letter, start, min(start + step, size))
+    """Cut independent dimensions, the first ones first, so that a part of the reference fits."""
+    sizes = dict(zip(op.dims, shape, strict=True))
+    # What it holds at once: a tensor, or what grows faster, as attention's scores do.
+    held = max(math.prod(shape), math.prod(n ** op.degrees.get(d, 0) for d, n in sizes.items()))
+    cuts: list[list[tuple[str, int, int]]] = []
+    for letter in op.independent:
+        size = sizes[letter]
+        step = max(1, min(size, CHUNK_ELEMENTS * size // max(1, held)))
+        cuts.append([(letter, at, min(at + step, size)) for at in range(0, size, step)])
+        held = held * step // max(1, size)
+        if held <= CHUNK_ELEMENTS:
+            break
+    yield from map(_Part, itertools.product(*cuts))
 
 
 def _inputs_of(op: Op, part: _Part, inputs: dict[str, Any]) -> dict[str, Any]:
     """The arguments of the reference for a part; where it draws numbers, the part's place too."""
-    place = {"first_row": part.start} if op.random else {}
+    start = part.along[0][1] if part.along else 0
+    place = {"first_row": start} if op.random else {}
     dims = op.tensors
     return {name: part.of(value, dims.get(name, "")) for name, value in inputs.items()} | place
 
@@ -103,19 +109,30 @@ class _Distance:
         return math.sqrt(self._distance / self._norm) if self._norm else math.sqrt(self._distance)
 
 
+Known = dict[_Part, tuple[torch.Tensor, ...]]  # the references of the same inputs, by part
+
+
 def relative_error(
-    op: Op, shape: Shape, inputs: dict[str, Any], out: Any, own_random: bool = False
+    op: Op,
+    shape: Shape,
+    inputs: dict[str, Any],
+    out: Any,
+    own_random: bool = False,
+    known: Known | None = None,
 ) -> float:
     """Return ‖out − ref‖ / ‖ref‖ against the float64 reference of `op`.
 
-    Of several outputs it is the largest. Along an independent dimension the reference is computed
-    part by part, so that it fits. An output that draws its own random numbers (`own_random`) is
-    held against the nearer of the two outcomes of each element, and the share that is kept against
-    the probability. NotFiniteError if an output is not finite everywhere.
+    Of several outputs it is the largest. Along independent dimensions the reference is computed
+    part by part, so that it fits; `known` keeps it for the next call. An output that draws its own
+    random numbers (`own_random`) is held against the nearer of the two outcomes of each element,
+    and the share that is kept against the probability. NotFiniteError if an output is not finite
+    everywhere.
     """
     outs = as_tuple(out)
     if len(outs) != len(op.outputs):
         raise ValueError(f"there are {len(outs)} outputs, the reference has {len(op.outputs)}")
+    if sum(one.numel() for one in outs) > MOST_KEPT:
+        known = None
     told = [
         _Distance("the output" if len(outs) == 1 else f"output {number}")
         for number in range(1, len(outs) + 1)
@@ -131,8 +148,12 @@ def relative_error(
             references = (
                 drawn.nearest(got[0], kept, dropped) if got[0].shape == kept.shape else kept,
             )
+        elif known is not None and part in known:
+            references = known[part]
         else:
             references = as_tuple(op.reference(**given))
+            if known is not None:
+                known[part] = references
         for distance, one, reference in zip(told, got, references, strict=True):
             distance.add(one, reference)
     error = max(distance.relative() for distance in told)
@@ -167,10 +188,13 @@ def gradient_errors(
         ]
         call = back(op, op.reference, wide, lambda _, above=above: above)  # type: ignore[misc]
         for name, reference in zip(names, call(), strict=True):
-            if part.letter and part.letter in op.tensors[name]:
-                told[name].add(part.of(got[name], op.tensors[name]), reference)
-            else:
-                sums[name] = sums[name] + reference if name in sums else reference
+            dims = op.tensors[name]
+            if part.along and all(letter in dims for letter, _, _ in part.along):
+                told[name].add(part.of(got[name], dims), reference)
+                continue
+            if name not in sums:
+                sums[name] = torch.zeros_like(got[name], dtype=torch.float64)
+            part.of(sums[name], dims).add_(reference)
     for name, total in sums.items():
         told[name].add(got[name], total)
     return {name: distance.relative() for name, distance in told.items()}

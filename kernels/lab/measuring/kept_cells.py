@@ -78,18 +78,29 @@ class KeptCells:
             if name in one:
                 getattr(self.bench, name)[cell.name] = one[name]
         self.bench.problems += one["problems"]
+        self.bench.timelines.update(one.get("timelines", {}))
         return [Row(**row) for row in one["rows"]]
 
-    def keep(self, cell: Cell, rows: Sequence[Row], problems: Sequence[str]) -> None:
-        """Add a cell that was measured, with the problems that it had."""
+    def keep(self, cell: Cell, rows: Sequence[Row], problems: Sequence[str] = ()) -> None:
+        """Add a cell that was measured, with the problems that it had.
+
+        A cell that is there already, as when its launches have been counted, is told anew: the
+        last line of a cell counts.
+        """
+        known = self.found.get((cell.name, _variants(cell)), {})
         held = {name: getattr(self.bench, name) for name in _BY_CELL}
+        timelines = self.bench.timelines
         one = {
             "cell": cell.name,
             "variants": _variants(cell),
             "rows": [asdict(row) for row in rows],
             **{name: of[cell.name] for name, of in held.items() if cell.name in of},
-            "problems": list(problems),
+            "timelines": {
+                row.place: timelines[row.place] for row in rows if row.place in timelines
+            },
+            "problems": [*known.get("problems", ()), *problems],
         }
+        self.found[cell.name, _variants(cell)] = one
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(one) + "\n")
 

@@ -33,20 +33,20 @@ class Measured:
         raise LookupError(f"no {timing} row of {variant!r} was measured on {self.card}")
 
     def graph(self, *variants: str) -> list[Row]:
-        """Return the graph rows of the variants that were measured, in the order asked for."""
+        """Return the graph rows of the variants that were measured, in this order; of none, all."""
         there = {row.variant: row for row in self.rows if row.timing == "graph"}
-        return [there[name] for name in variants if name in there]
+        return [there[name] for name in variants or there if name in there]
 
     def kernels(self, variant: str) -> list[dict[str, Any]]:
         """Return what Nsight Compute told of each of a variant's kernels, in their order.
 
         LookupError with one sentence if the variant was not profiled here.
         """
-        row = self.rows[0]  # all are of one operation, shape, dtype and pass
-        wanted = (row.op, variant, row.shape, row.dtype, row.pass_)
+        row = self.rows[0]  # all are of one operation, shape, dtype, options and pass
+        wanted = (row.op, variant, row.shape, row.dtype, row.pass_, row.options)
         for cell in self.provenance.get("profile", {}).get("cells", []):
-            told = (cell[key] for key in ("op", "variant", "shape", "dtype", "pass_"))
-            if tuple(told) == wanted:
+            told = [cell[key] for key in ("op", "variant", "shape", "dtype", "pass_")]
+            if (*told, cell.get("options", "")) == wanted:
                 return list(cell["kernels"])
         raise LookupError(f"{variant!r} was not profiled on {self.card}")
 

@@ -163,7 +163,7 @@ def time_host(
     for name in calls:
         window(name, 3)
         once = max(window(name, 5), 1e-7)
-        counts[name] = min(max(round(HOST_WINDOW_S / once), 5), 500)
+        counts[name] = min(max(round(HOST_WINDOW_S / once), 1), 500)
     names = list(calls)
     samples: dict[str, list[float]] = {name: [] for name in names}
     collecting = gc.isenabled()

@@ -22,6 +22,12 @@ DURATION = "gpu__time_duration.sum"
 DRAM_PCT = "dram__throughput.avg.pct_of_peak_sustained_elapsed"
 OCCUPANCY = "sm__warps_active.avg.pct_of_peak_sustained_active"
 ISSUE = "sm__inst_issued.avg.pct_of_peak_sustained_active"
+# The instructions that each kind of pipe of an SM takes, of those that it could. `fmaheavy` is the
+# half of `fma` that multiplies whole numbers too; cards from 10.0 on don't tell it apart.
+PIPES = {
+    pipe: f"sm__inst_executed_pipe_{pipe}.avg.pct_of_peak_sustained_active"
+    for pipe in ("alu", "fma", "fmaheavy", "xu", "lsu")
+}
 LOAD_SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"
 STORE_SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum"
 # What SMs get and send, by loads, stores and the copy engine; and what the L2 is asked for, which
@@ -31,7 +37,7 @@ SM_WRITE = "l1tex__m_l1tex2xbar_write_bytes.sum"
 L2_READ_SECTORS = "lts__t_sectors_srcunit_tex_op_read.sum"
 
 METRICS: Mapping[str, tuple[str, ...]] = {
-    "single": (READ, WRITE, DURATION, DRAM_PCT, OCCUPANCY, ISSUE),
+    "single": (READ, WRITE, DURATION, DRAM_PCT, OCCUPANCY, ISSUE, *PIPES.values()),
     "chain": (READ, WRITE, DURATION),  # few enough for one pass
     "sectors": (LOAD_SECTORS, STORE_SECTORS),
     "requested": (SM_READ, SM_WRITE, L2_READ_SECTORS, READ, WRITE),
@@ -61,6 +67,7 @@ class ProfiledKernel:
     What was not asked for is None. `load_sectors` and `store_sectors` are those that the warps'
     loads and stores of global memory touch, before any cache. `sm_read` and `sm_write` are bytes
     that SMs get and send, whoever asked for them, `l2_read_sectors` what the L2 is asked for.
+    `pipes_pct` are the pipes that a card tells of, by the names of PIPES.
     """
 
     name: str
@@ -75,6 +82,7 @@ class ProfiledKernel:
     l2_read_sectors: int | None = None
     sm_read: int | None = None
     sm_write: int | None = None
+    pipes_pct: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -143,6 +151,8 @@ def parse_csv(text: str, needed: Sequence[str] = (READ, WRITE)) -> list[Profiled
             continue
         line = dict(zip(header, cells, strict=True))
         values = {name: _number(line.get(name, ""), units.get(name, "")) for name in header}
+        told = {pipe: values.get(metric) for pipe, metric in PIPES.items()}
+        pipes = {pipe: share for pipe, share in told.items() if share is not None}
         kernels.append(
             ProfiledKernel(
                 name=line["Kernel Name"],
@@ -157,6 +167,7 @@ def parse_csv(text: str, needed: Sequence[str] = (READ, WRITE)) -> list[Profiled
                 l2_read_sectors=_whole(values.get(L2_READ_SECTORS)),
                 sm_read=_whole(values.get(SM_READ)),
                 sm_write=_whole(values.get(SM_WRITE)),
+                pipes_pct=pipes or None,
             )
         )
     return kernels

@@ -133,9 +133,10 @@ def default_rows(rows: Sequence[Row]) -> list[Row]:
 def matching_rows(rows: Sequence[Row], patterns: Sequence[str]) -> list[Row]:
     """Return the graph rows that match `op:variant:shape:dtype`, `*` standing for anything.
 
-    Options, then the pass of a row that is no forward, stand at its end: `:causal:bwd`.
+    Options, then the pass of a row that is no forward, stand at its end: `:causal:bwd`. The copy
+    is left out.
     """
-    named = {r.place: r for r in rows if r.timing == "graph"}
+    named = {r.place: r for r in rows if r.timing == "graph" and r.variant != COPY}
     chosen: dict[str, Row] = {}
     for pattern in patterns:
         found = {name: row for name, row in named.items() if fnmatch.fnmatchcase(name, pattern)}
@@ -155,11 +156,15 @@ def find_ncu() -> str | None:
     return shutil.which("ncu") or next((str(p) for p in usual if os.access(p, os.X_OK)), None)
 
 
-def ncu_command(ncu: str, mode: str, log: Path, spec: Path, child: str = CHILD) -> list[str]:
+def ncu_command(
+    ncu: str, mode: str, log: Path, spec: Path, child: str = CHILD, without: Sequence[str] = ()
+) -> list[str]:
     """Return the command that profiles the cells of the file `spec`, its CSV going to `log`.
 
-    `child` is the module that does the file's work, profiled between the profiler's start and stop.
+    `child` is the module that does the file's work, profiled between the profiler's start and stop;
+    `without` are metrics that this card does not have.
     """
+    metrics = [metric for metric in METRICS[mode] if metric not in without]
     return [
         ncu,
         "--csv",
@@ -170,7 +175,7 @@ def ncu_command(ncu: str, mode: str, log: Path, spec: Path, child: str = CHILD) 
         *("--cache-control", MODES[mode]["cache_control"]),
         *("--profile-from-start", "off"),
         *("--target-processes", "application-only"),
-        *("--metrics", ",".join(METRICS[mode])),
+        *("--metrics", ",".join(metrics)),
         *("--log-file", str(log)),
         *(sys.executable, "-m", child, str(spec)),
     ]
@@ -185,7 +190,14 @@ class Found:
     problems: list[str]
 
 
-def _run_mode(ncu: str, mode: str, rows: Sequence[Row], seconds: float, found: Found) -> None:
+def _run_mode(
+    ncu: str,
+    mode: str,
+    rows: Sequence[Row],
+    seconds: float,
+    found: Found,
+    without: Sequence[str] = (),
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
         log, spec, done = (Path(folder) / name for name in ("ncu.csv", "spec.json", "done.json"))
         cells = [
@@ -205,7 +217,7 @@ def _run_mode(ncu: str, mode: str, rows: Sequence[Row], seconds: float, found: F
             "TORCHINDUCTOR_COMPILE_THREADS": "1",  # no worker processes under the profiler
             "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
         }
-        command = ncu_command(ncu, mode, log, spec)
+        command = ncu_command(ncu, mode, log, spec, without=without)
         output = ""
         try:
             ended = subprocess.run(
@@ -225,6 +237,13 @@ def _run_mode(ncu: str, mode: str, rows: Sequence[Row], seconds: float, found: F
         text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
         told = json.loads(done.read_text(encoding="utf-8")) if done.exists() else []
         errors = re.findall(r"^==ERROR== (.+)$", text + "\n" + output, re.MULTILINE)
+        unknown = [
+            metric
+            for metric in METRICS[mode]
+            if re.search(rf"\b{metric.partition('.')[0]}\b", "\n".join(errors))
+        ]
+        if unknown and not without:  # a card of another kind: what it has is still worth having
+            return _run_mode(ncu, mode, rows, seconds, found, unknown)
         found.problems += [f"ncu ({mode}): {error}" for error in dict.fromkeys(errors)]
         found.problems += [f"{cell['name']}: {cell['error']}" for cell in told if cell["error"]]
         try:
@@ -235,7 +254,7 @@ def _run_mode(ncu: str, mode: str, rows: Sequence[Row], seconds: float, found: F
             found.problems.append(" ".join([f"ncu ({mode}): {error}", *last]))
         found.modes[mode] = {
             **MODES[mode],
-            "metrics": list(METRICS[mode]),
+            "metrics": [metric for metric in METRICS[mode] if metric not in without],
             "passes_max": passes_in_log(text + output),
             "cells_asked": len(cells),
             "cells_profiled": sum(not cell["error"] for cell in told),
@@ -304,6 +323,12 @@ def run(
     merged, told = merge(rows, found)
     told["command"], told["date"] = provenance.command(), provenance.utc_now()
     told["commit"] = provenance.source()["commit"]
+    # Cells that an earlier run profiled, and this one was not asked for, stay.
+    anew = {cell.key for cell in found.cells}
+    for cell in record.get("profile", {}).get("cells", []):
+        names = (cell["op"], cell["pass_"], cell["shape"], cell["dtype"], cell.get("options", ""))
+        if (names, cell["variant"]) not in anew:
+            told["cells"].append(cell)
     write_suite(path, merged, record | {"profile": told})
     for problem in told["problems"]:
         say(f"profile  {problem}")

@@ -23,6 +23,8 @@ from kernels.lab.measuring.cell_bench import bind, first_line, make_sets, this_d
 from kernels.lab.measuring.timing import FLUSH_BYTES
 from kernels.lab.selection import Cell, load_ops
 
+NAMED = ("op", "shape", "dtype", "options", "pass", "variant")  # what a spec says of a cell
+
 
 @triton.jit
 def cell_marker(out_ptr):  # type: ignore[no-untyped-def]
@@ -61,18 +63,19 @@ def main(spec_path: str) -> int:
     for told in spec["cells"]:
         if time.perf_counter() - started > spec["seconds"]:
             break
-        op = registry.get(told["op"])
-        variant = op.variant(told["variant"])
-        case = registry.Case(
-            registry.parse_shape(told["shape"]),
-            registry.parse_dtype(told["dtype"]),
-            registry.parse_options(told["options"]),
-        )
-        cell = Cell(op, case, told["pass"], (variant,))
-        entry = told | {"name": f"{cell.name} {variant.name}", "error": ""}
+        entry = told | {"name": " ".join(str(told[key]) for key in NAMED), "error": ""}
         window = False
         call = None  # a backward lets go of what its forward saved, before the next one's runs
         try:
+            op = registry.get(told["op"])
+            variant = op.variant(told["variant"])
+            case = registry.Case(
+                registry.parse_shape(told["shape"]),
+                registry.parse_dtype(told["dtype"]),
+                registry.parse_options(told["options"]),
+            )
+            cell = Cell(op, case, told["pass"], (variant,))
+            entry["name"] = f"{cell.name} {variant.name}"
             call = bind(cell, variant, make_sets(cell, variant, device, 1, 1)[0])
             call()
             call()

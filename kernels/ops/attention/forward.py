@@ -76,19 +76,21 @@ def forward(
     drops = threshold(dropout_p) > 0
     more = drops or bias is not None or key_padding_mask is not None
     ragged = q_lengths is not None or k_lengths is not None
-    plain = not more and not ragged and window is None
-    plain = plain and not (causal and top_left and n_queries != n_keys)
+    plain = not drops and bias is None and window is None
+    plain = plain and not (causal and top_left and (ragged or n_queries != n_keys))
     card = capability(q.device)
     if by_hand and plain and may_take_gluon(q) and suits_hopper(q, k, v, card):
         from kernels.ops.attention import hopper  # which imports Gluon
 
-        hopper.launch(q, k, v, out, lse, scale=scale, causal=causal)
+        masks = {"key_padding_mask": key_padding_mask, "q_lengths": q_lengths}
+        hopper.launch(q, k, v, out, lse, scale=scale, causal=causal, k_lengths=k_lengths, **masks)
         return out, lse
+    copied = not more and not ragged and by_descriptors(q, k, v)
     if tiling is None:
-        kind = {"more": more, "tight": ragged or window is not None}
+        kind = {"more": more, "tight": ragged or window is not None, "copied": copied}
         tiling = tiling_for(n_queries, head_dim, q.element_size(), card, **kind)
     dim = held_dim(head_dim)
-    described = tiling.descriptors and not more and not ragged and by_descriptors(q, k, v)
+    described = tiling.descriptors and copied
     sources: tuple[Any, ...] = (q, k, v)
     if described:
         sources = (

@@ -15,7 +15,12 @@ from triton.experimental.gluon import language as ttgl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from kernels.launch import lasting, multiprocessors
-from kernels.ops.attention.configurations import HOPPER, HOPPER_GROUP_ROWS
+from kernels.ops.attention.configurations import (
+    HOPPER,
+    HOPPER_GROUP_ROWS,
+    HOPPER_MASKED,
+    HopperTiling,
+)
 from kernels.ops.attention.hopper_kernels import hopper_attention
 from kernels.ops.attention.moves import blocks_met
 from kernels.ops.shared.operators import device_guard
@@ -46,6 +51,7 @@ def schedule(
     n_keys: int,
     d: int,
     causal: bool,
+    config: HopperTiling,
     programs: int,
     device: torch.device,
 ) -> Tensor:
@@ -56,7 +62,6 @@ def schedule(
     more; causal heads go in sections whose keys and values the L2 holds. Handing them out in turn
     cost 15 to 28 % on an H100.
     """
-    config = HOPPER[d]
     tiles = range(-(-n_queries // config.rows))
     costs = [
         blocks_met(t * config.rows, n_queries, n_keys, config.rows, config.block_keys, causal)
@@ -93,19 +98,24 @@ def launch(
     *,
     scale: float,
     causal: bool,
+    key_padding_mask: Tensor | None = None,
+    q_lengths: Tensor | None = None,
+    k_lengths: Tensor | None = None,
 ) -> None:
     """Write the attention of q (B, H, Sq, D) over k and v (B, Hk, Sk, D) into out and lse.
 
     q, k, v are as `suits_hopper` asks, and out (B, H, Sq, D) too; lse (B, H, Sq) is fp32 and
     contiguous, the natural logarithm of Σ exp, or None. A causal mask is aligned at the last query
     and the last key; a row that sees no key gives zeros, and an lse of −inf. `scale` is above 0, so
-    that the largest score is the largest product.
+    that the largest score is the largest product. Padding and lengths are those of `attention`; the
+    table of work goes by the tensors' sizes, since lengths lie in the memory of the device.
     """
     (b, h, n_queries, d), (_, hk, n_keys, _) = q.shape, k.shape
-    config = HOPPER[d]
+    config = (HOPPER if key_padding_mask is None else HOPPER_MASKED)[d]
     tiles = b * h * -(-n_queries // config.rows)
+    ragged = any(one is not None for one in (key_padding_mask, q_lengths, k_lengths))
     programs = min(multiprocessors(q.device), tiles)
-    table = schedule(b * h, n_queries, n_keys, d, causal, programs, q.device)
+    table = schedule(b * h, n_queries, n_keys, d, causal, config, programs, q.device)
     with device_guard(q):
         hopper_attention[(programs,)](
             _described(q, HOPPER_GROUP_ROWS),
@@ -113,6 +123,10 @@ def launch(
             _described(v, config.block_keys),
             _described(out, HOPPER_GROUP_ROWS),
             out if lse is None else lse,
+            q_lengths,
+            k_lengths,
+            key_padding_mask,
+            *((None, None) if key_padding_mask is None else key_padding_mask.stride()),
             n_keys - n_queries if causal else n_keys,
             n_queries,
             n_keys,
@@ -125,7 +139,9 @@ def launch(
             BLOCK_KEYS=config.block_keys,
             D=d,
             STAGES=config.stages,
-            MASK=causal or n_keys % config.block_keys != 0,
+            MASK=causal or ragged or n_keys % config.block_keys != 0,
+            CAUSAL=causal and ragged,  # else `shift` tells it all
+            RAGGED=ragged,
             HAS_LSE=lse is not None,
             REGISTERS=config.registers,
             OF_PRODUCER=config.of_producer,

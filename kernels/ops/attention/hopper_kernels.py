@@ -15,7 +15,7 @@ does its exponentials.
 
 Tiles of queries come from a table that the host made (`hopper.schedule`), longest first. Keys run
 from the last to the first, so that a causal group meets its diagonal at once, and the tiles that
-need no mask follow in one loop.
+need no mask follow in one loop. Lengths and padding, RAGGED, stand in `hopper_masks.py`.
 
 Sources: Dao and others, "FlashAttention" (arXiv:2205.14135); Shah and others, "FlashAttention-3"
 (arXiv:2407.08608); NVIDIA, "PTX ISA".
@@ -36,32 +36,30 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from kernels.ops.attention.configurations import HOPPER_GROUP_ROWS
+from kernels.ops.attention.hopper_masks import (
+    CLEANING_WARPS,
+    MASKED,
+    clean,
+    first_key,
+    keys_of_tile,
+    keys_seen,
+    masked,
+    without_padding,
+)
 from kernels.ops.shared.gluon import FREE_BARRIER, meet, named_barrier
 
 GROUP_ROWS = ttgl.constexpr(HOPPER_GROUP_ROWS)
 LN2 = ttgl.constexpr(math.log(2.0))
-# What a masked score becomes: finite, so that a row of nothing else gives no NaN, and a power of
-# two, so that the fused multiply-add of the exponent gives exactly 0 there and never overflows. The
-# first tile with a real score makes the factor of such sums 0.
-MASKED = ttgl.constexpr(-(2.0**100))
 SIZES = ["shift", "n_queries", "n_keys", "n_heads", "heads_a_key", "table_width"]
-
-
-@gluon.jit
-def keys_seen(end, shift, n_keys, MASK: ttgl.constexpr):
-    # How many keys the queries before `end` may see: query i sees key i + shift and those before.
-    seen = n_keys
-    if MASK:
-        seen = ttgl.maximum(ttgl.minimum(n_keys, end + shift), 0)
-    return seen
 
 
 @gluon.jit
 def produce(
     q_desc, k_desc, v_desc, q_tiles, k_stages, v_stages, q_full, q_empty, k_full, k_empty, v_full,
-    v_empty, shift, n_keys, n_heads, heads_a_key, table_ptr, table_width,
-    GROUPS: ttgl.constexpr, BLOCK_KEYS: ttgl.constexpr, D: ttgl.constexpr, STAGES: ttgl.constexpr,
-    MASK: ttgl.constexpr, ):  # fmt: skip
+    v_empty, q_lengths_ptr, k_lengths_ptr, shift, n_queries, n_keys, n_heads, heads_a_key,
+    table_ptr, table_width, GROUPS: ttgl.constexpr, BLOCK_KEYS: ttgl.constexpr, D: ttgl.constexpr,
+    STAGES: ttgl.constexpr, MASK: ttgl.constexpr, CAUSAL: ttgl.constexpr, RAGGED: ttgl.constexpr,
+):  # fmt: skip
     step = 0  # tiles of keys asked for so far
     row_of_table = table_ptr + ttgl.program_id(0) * table_width
     n_tiles = ttgl.load(row_of_table)
@@ -74,15 +72,23 @@ def produce(
         first_row = tile * GROUP_ROWS * GROUPS
         end = first_row + GROUP_ROWS * GROUPS
         seen = keys_seen(end, shift, n_keys, MASK)
+        if RAGGED:
+            seen, _, _ = keys_of_tile(
+                first_row, end, b, q_lengths_ptr, k_lengths_ptr, n_queries, n_keys, CAUSAL
+            )
         for group in ttgl.static_range(GROUPS):
             mbarrier.wait(q_empty.index(group), (i & 1) ^ 1)
             mbarrier.expect(q_full.index(group), GROUP_ROWS * D * 2)
             at = [b, h, first_row + group * GROUP_ROWS, 0]
             tma.async_copy_global_to_shared(q_desc, at, q_full.index(group), q_tiles.index(group))
-        for j in range(ttgl.maximum(ttgl.cdiv(seen, BLOCK_KEYS), 1) - 1, -1, -1):
+        n_blocks = ttgl.maximum(ttgl.cdiv(seen, BLOCK_KEYS), 1)
+        for j in range(n_blocks - 1, -1, -1):
             stage = step % STAGES
             parity = (step // STAGES & 1) ^ 1
-            at = [b, hk, j * BLOCK_KEYS, 0]
+            col = j * BLOCK_KEYS
+            if RAGGED:
+                col = first_key(j, n_blocks, seen, BLOCK_KEYS)
+            at = [b, hk, col, 0]
             mbarrier.wait(k_empty.index(stage), parity)
             mbarrier.expect(k_full.index(stage), BLOCK_KEYS * D * 2)
             tma.async_copy_global_to_shared(k_desc, at, k_full.index(stage), k_stages.index(stage))
@@ -120,22 +126,12 @@ def softmax_step(scores, largest, sums, scale, dtype: ttgl.constexpr, operand: t
 
 
 @gluon.jit
-def masked(scores, row, col, n_keys, shift, BLOCK_KEYS: ttgl.constexpr):
-    # Query i sees key i + shift and those before it, of the keys there are.
-    layout: ttgl.constexpr = scores.type.layout
-    rows = row + ttgl.arange(0, GROUP_ROWS, layout=ttgl.SliceLayout(1, layout))
-    cols = col + ttgl.arange(0, BLOCK_KEYS, layout=ttgl.SliceLayout(0, layout))
-    last = ttgl.minimum(rows + shift, n_keys - 1)
-    return ttgl.where(ttgl.expand_dims(last, 1) >= ttgl.expand_dims(cols, 0), scores, MASKED)
-
-
-@gluon.jit
 def step_of(
     q, k_stages, v_stages, k_full, k_empty, v_full, v_empty, step, weights, out, largest, sums, row,
-    col, n_keys, shift, scale, WHICH: ttgl.constexpr, GROUPS: ttgl.constexpr,
-    BLOCK_KEYS: ttgl.constexpr, D: ttgl.constexpr, STAGES: ttgl.constexpr, MASK: ttgl.constexpr,
-    of_scores: ttgl.constexpr, operand: ttgl.constexpr,
-    of_out: ttgl.constexpr,
+    col, n_keys, shift, scale, words, words_full, WHICH: ttgl.constexpr,
+    GROUPS: ttgl.constexpr, BLOCK_KEYS: ttgl.constexpr, D: ttgl.constexpr, STAGES: ttgl.constexpr,
+    MASK: ttgl.constexpr, RAGGED: ttgl.constexpr, of_scores: ttgl.constexpr,
+    operand: ttgl.constexpr, of_out: ttgl.constexpr,
 ):  # fmt: skip
     # The scores of tile `step` beside the sums of the tile before; then the softmax of `step`.
     stage, parity = step % STAGES, step // STAGES & 1
@@ -152,7 +148,10 @@ def step_of(
     scores = warpgroup_mma_wait(1, deps=[scores])
     mbarrier.arrive(k_empty.index(stage), count=1)
     if MASK:
-        scores = masked(scores, row, col, n_keys, shift, BLOCK_KEYS)
+        scores = masked(scores, row, col, n_keys, shift, BLOCK_KEYS, RAGGED)
+    if words is not None:
+        mbarrier.wait(words_full.index(stage), parity)
+        scores = without_padding(scores, words.index(stage))
     new_weights, largest, sums, factor = softmax_step(
         scores, largest, sums, scale, weights.dtype, operand
     )
@@ -166,9 +165,10 @@ def step_of(
 @gluon.jit
 def consume(
     WHICH: ttgl.constexpr, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
-    k_full, k_empty, v_full, v_empty, shift, n_queries, n_keys, n_heads, table_ptr,
-    table_width, scale, GROUPS: ttgl.constexpr, BLOCK_KEYS: ttgl.constexpr, D: ttgl.constexpr,
-    STAGES: ttgl.constexpr, MASK: ttgl.constexpr, HAS_LSE: ttgl.constexpr,
+    k_full, k_empty, v_full, v_empty, words, words_full, q_lengths_ptr, k_lengths_ptr, shift,
+    n_queries, n_keys, n_heads, table_ptr, table_width, scale, GROUPS: ttgl.constexpr,
+    BLOCK_KEYS: ttgl.constexpr, D: ttgl.constexpr, STAGES: ttgl.constexpr, MASK: ttgl.constexpr,
+    CAUSAL: ttgl.constexpr, RAGGED: ttgl.constexpr, HAS_LSE: ttgl.constexpr,
 ):  # fmt: skip
     dtype: ttgl.constexpr = o_desc.dtype
     of_scores: ttgl.constexpr = ttgl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_KEYS, 16])
@@ -190,6 +190,10 @@ def consume(
         b, h = head // n_heads, head % n_heads
         end = first_row + GROUP_ROWS * GROUPS
         seen = keys_seen(end, shift, n_keys, MASK)
+        if RAGGED:
+            seen, n_q, shift = keys_of_tile(
+                first_row, end, b, q_lengths_ptr, k_lengths_ptr, n_queries, n_keys, CAUSAL
+            )
         n_blocks = ttgl.maximum(ttgl.cdiv(seen, BLOCK_KEYS), 1)
         # The last tile of keys first: there are no sums to be asked for beside its scores yet.
         stage, parity = step % STAGES, step // STAGES & 1
@@ -200,9 +204,14 @@ def consume(
         scores = warpgroup_mma(q, k, scores, use_acc=False, is_async=True)
         scores = warpgroup_mma_wait(0, deps=[scores])
         mbarrier.arrive(k_empty.index(stage), count=1)
+        col = (n_blocks - 1) * BLOCK_KEYS
+        if RAGGED:
+            col = first_key(n_blocks - 1, n_blocks, seen, BLOCK_KEYS)
         if MASK:
-            col = (n_blocks - 1) * BLOCK_KEYS
-            scores = masked(scores, row, col, n_keys, shift, BLOCK_KEYS)
+            scores = masked(scores, row, col, n_keys, shift, BLOCK_KEYS, RAGGED)
+        if words is not None:
+            mbarrier.wait(words_full.index(stage), parity)
+            scores = without_padding(scores, words.index(stage))
         largest = largest_of_rows(scores)
         weights = ttgl.exp2(scores * scale - ttgl.expand_dims(largest * scale, 1))
         sums = sums_of_lanes(weights)
@@ -213,19 +222,25 @@ def consume(
         if MASK:
             # Tiles before this one lie below the diagonal, and among the keys, as a whole.
             below = ttgl.maximum(ttgl.minimum(row + 1 + shift, n_keys), 0) // BLOCK_KEYS
+            if RAGGED:
+                above = ttgl.cdiv(ttgl.maximum(seen - (row + 1 + shift), 0), BLOCK_KEYS)
+                below = ttgl.maximum(n_blocks - 1 - above, 0)
             for j in range(n_blocks - 2, below - 1, -1):
+                col = j * BLOCK_KEYS
+                if RAGGED:
+                    col = first_key(j, n_blocks, seen, BLOCK_KEYS)
                 weights, out, largest, sums = step_of(
                     q, k_stages, v_stages, k_full, k_empty, v_full, v_empty, step, weights, out,
-                    largest, sums, row, j * BLOCK_KEYS, n_keys, shift, scale, WHICH, GROUPS,
-                    BLOCK_KEYS, D, STAGES, True, of_scores, operand, of_out,
+                    largest, sums, row, col, n_keys, shift, scale, words, words_full,
+                    WHICH, GROUPS, BLOCK_KEYS, D, STAGES, True, RAGGED, of_scores, operand, of_out,
                 )  # fmt: skip
                 step += 1
             rest = ttgl.minimum(below, n_blocks - 1)
         for _ in range(rest):
             weights, out, largest, sums = step_of(
                 q, k_stages, v_stages, k_full, k_empty, v_full, v_empty, step, weights, out,
-                largest, sums, row, 0, n_keys, shift, scale, WHICH, GROUPS, BLOCK_KEYS, D, STAGES,
-                False, of_scores, operand, of_out,
+                largest, sums, row, 0, n_keys, shift, scale, words, words_full, WHICH,
+                GROUPS, BLOCK_KEYS, D, STAGES, False, RAGGED, of_scores, operand, of_out,
             )  # fmt: skip
             step += 1
         mbarrier.arrive(q_empty.index(WHICH), count=1)
@@ -241,6 +256,9 @@ def consume(
         out, weights = warpgroup_mma_wait(0, deps=[out, weights])
         mbarrier.arrive(v_empty.index(before), count=1)
         out = out * ttgl.expand_dims(inverse, 1)
+        if q_lengths_ptr is not None:
+            rows = row + ttgl.arange(0, GROUP_ROWS, layout=ttgl.SliceLayout(1, of_out))
+            out = ttgl.where(ttgl.expand_dims(rows < n_q, 1), out, 0.0)
         tma.store_wait(0)  # what left from the buffer before has been read
         meet()
         o_tiles.index(WHICH).reshape([GROUP_ROWS, D]).store(out.to(dtype))
@@ -252,6 +270,8 @@ def consume(
             if MASK:
                 lse = ttgl.where(largest == MASKED, -float("inf"), lse)
             rows = row + ttgl.arange(0, GROUP_ROWS, layout=of_rows)
+            if q_lengths_ptr is not None:
+                lse = ttgl.where(rows < n_q, lse, -float("inf"))
             of_head = lse_ptr + head.to(ttgl.int64) * n_queries
             ttgl.store(of_head + rows, lse, mask=rows < n_queries)
     tma.store_wait(0)
@@ -259,10 +279,12 @@ def consume(
 
 @gluon.jit(do_not_specialize=SIZES)  # one binary for all shapes
 def hopper_attention(
-    q_desc, k_desc, v_desc, o_desc, lse_ptr, shift, n_queries, n_keys, n_heads,
+    q_desc, k_desc, v_desc, o_desc, lse_ptr, q_lengths_ptr, k_lengths_ptr, padding_ptr,
+    padding_batch_stride, padding_col_stride, shift, n_queries, n_keys, n_heads,
     heads_a_key, table_ptr, table_width, scale, GROUPS: ttgl.constexpr, BLOCK_KEYS: ttgl.constexpr,
-    D: ttgl.constexpr, STAGES: ttgl.constexpr, MASK: ttgl.constexpr, HAS_LSE: ttgl.constexpr,
-    REGISTERS: ttgl.constexpr, OF_PRODUCER: ttgl.constexpr,
+    D: ttgl.constexpr, STAGES: ttgl.constexpr, MASK: ttgl.constexpr, CAUSAL: ttgl.constexpr,
+    RAGGED: ttgl.constexpr, HAS_LSE: ttgl.constexpr, REGISTERS: ttgl.constexpr,
+    OF_PRODUCER: ttgl.constexpr,
 ):  # fmt: skip
     # A program an SM, which takes the tiles of queries in its row of the table. `scale` has the
     # factor log2 e. With MASK, query i sees key i + shift and those before: where attention isn't
@@ -289,37 +311,74 @@ def hopper_attention(
         mbarrier.init(v_empty.index(stage), count=GROUPS)
     fence_async_shared()
     # The tuples stand here: given a name first, their constants would become tensors.
-    if GROUPS == 2:
+    words, words_full = None, None
+    if padding_ptr is not None:
+        words = ttgl.allocate_shared_memory(
+            ttgl.int32, [STAGES, 4], ttgl.SwizzledSharedLayout(1, 1, 1, order=[0])
+        )
+        words_full = ttgl.allocate_shared_memory(ttgl.int64, [STAGES, 1], layout)
+        v_raw = ttgl.allocate_shared_memory(ttgl.int64, [STAGES, 1], layout)
+        for stage in ttgl.static_range(STAGES):
+            mbarrier.init(words_full.index(stage), count=1)
+            mbarrier.init(v_raw.index(stage), count=1)
+        fence_async_shared()
+    if GROUPS == 2 and padding_ptr is None:
         ttgl.warp_specialize([
             (consume, (0, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
-                       k_full, k_empty, v_full, v_empty, shift, n_queries, n_keys,
-                       n_heads, table_ptr, table_width, scale, GROUPS, BLOCK_KEYS, D, STAGES, MASK,
-                       HAS_LSE)),
+                       k_full, k_empty, v_full, v_empty, words, words_full, q_lengths_ptr,
+                       k_lengths_ptr, shift, n_queries, n_keys, n_heads,
+                       table_ptr, table_width, scale, GROUPS, BLOCK_KEYS, D, STAGES, MASK, CAUSAL,
+                       RAGGED, HAS_LSE)),
             (consume, (1, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
-                       k_full, k_empty, v_full, v_empty, shift, n_queries, n_keys,
-                       n_heads, table_ptr, table_width, scale, GROUPS, BLOCK_KEYS, D, STAGES, MASK,
-                       HAS_LSE)),
+                       k_full, k_empty, v_full, v_empty, words, words_full, q_lengths_ptr,
+                       k_lengths_ptr, shift, n_queries, n_keys, n_heads,
+                       table_ptr, table_width, scale, GROUPS, BLOCK_KEYS, D, STAGES, MASK, CAUSAL,
+                       RAGGED, HAS_LSE)),
             (produce, (q_desc, k_desc, v_desc, q_tiles, k_stages, v_stages, q_full, q_empty, k_full,
-                       k_empty, v_full, v_empty, shift, n_keys, n_heads,
-                       heads_a_key, table_ptr, table_width, GROUPS, BLOCK_KEYS, D, STAGES, MASK,
-                       )),
+                       k_empty, v_full, v_empty, q_lengths_ptr, k_lengths_ptr, shift, n_queries,
+                       n_keys, n_heads, heads_a_key, table_ptr, table_width, GROUPS, BLOCK_KEYS, D,
+                       STAGES, MASK, CAUSAL, RAGGED)),
         ], [4, 1], [REGISTERS, OF_PRODUCER])  # fmt: skip
-    else:
+    elif padding_ptr is None:
         ttgl.warp_specialize([
             (consume, (0, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
-                       k_full, k_empty, v_full, v_empty, shift, n_queries, n_keys,
-                       n_heads, table_ptr, table_width, scale, GROUPS, BLOCK_KEYS, D, STAGES, MASK,
-                       HAS_LSE)),
+                       k_full, k_empty, v_full, v_empty, words, words_full, q_lengths_ptr,
+                       k_lengths_ptr, shift, n_queries, n_keys, n_heads,
+                       table_ptr, table_width, scale, GROUPS, BLOCK_KEYS, D, STAGES, MASK, CAUSAL,
+                       RAGGED, HAS_LSE)),
             (consume, (1, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
-                       k_full, k_empty, v_full, v_empty, shift, n_queries, n_keys,
-                       n_heads, table_ptr, table_width, scale, GROUPS, BLOCK_KEYS, D, STAGES, MASK,
-                       HAS_LSE)),
+                       k_full, k_empty, v_full, v_empty, words, words_full, q_lengths_ptr,
+                       k_lengths_ptr, shift, n_queries, n_keys, n_heads,
+                       table_ptr, table_width, scale, GROUPS, BLOCK_KEYS, D, STAGES, MASK, CAUSAL,
+                       RAGGED, HAS_LSE)),
             (consume, (2, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
-                       k_full, k_empty, v_full, v_empty, shift, n_queries, n_keys,
-                       n_heads, table_ptr, table_width, scale, GROUPS, BLOCK_KEYS, D, STAGES, MASK,
-                       HAS_LSE)),
+                       k_full, k_empty, v_full, v_empty, words, words_full, q_lengths_ptr,
+                       k_lengths_ptr, shift, n_queries, n_keys, n_heads,
+                       table_ptr, table_width, scale, GROUPS, BLOCK_KEYS, D, STAGES, MASK, CAUSAL,
+                       RAGGED, HAS_LSE)),
             (produce, (q_desc, k_desc, v_desc, q_tiles, k_stages, v_stages, q_full, q_empty, k_full,
-                       k_empty, v_full, v_empty, shift, n_keys, n_heads,
-                       heads_a_key, table_ptr, table_width, GROUPS, BLOCK_KEYS, D, STAGES, MASK,
-                       )),
+                       k_empty, v_full, v_empty, q_lengths_ptr, k_lengths_ptr, shift, n_queries,
+                       n_keys, n_heads, heads_a_key, table_ptr, table_width, GROUPS, BLOCK_KEYS, D,
+                       STAGES, MASK, CAUSAL, RAGGED)),
         ], [4, 4, 1], [REGISTERS, REGISTERS, OF_PRODUCER])  # fmt: skip
+    else:  # in two groups
+        ttgl.warp_specialize([
+            (consume, (0, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
+                       k_full, k_empty, v_full, v_empty, words, words_full, q_lengths_ptr,
+                       k_lengths_ptr, shift, n_queries, n_keys, n_heads,
+                       table_ptr, table_width, scale, GROUPS, BLOCK_KEYS, D, STAGES, MASK, CAUSAL,
+                       RAGGED, HAS_LSE)),
+            (consume, (1, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
+                       k_full, k_empty, v_full, v_empty, words, words_full, q_lengths_ptr,
+                       k_lengths_ptr, shift, n_queries, n_keys, n_heads,
+                       table_ptr, table_width, scale, GROUPS, BLOCK_KEYS, D, STAGES, MASK, CAUSAL,
+                       RAGGED, HAS_LSE)),
+            (produce, (q_desc, k_desc, v_desc, q_tiles, k_stages, v_stages, q_full, q_empty, k_full,
+                       k_empty, v_raw, v_empty, q_lengths_ptr, k_lengths_ptr, shift, n_queries,
+                       n_keys, n_heads, heads_a_key, table_ptr, table_width, GROUPS, BLOCK_KEYS, D,
+                       STAGES, MASK, CAUSAL, RAGGED)),
+            (clean, (v_stages, words, v_raw, v_full, v_empty, words_full, padding_ptr,
+                     padding_batch_stride, padding_col_stride, q_lengths_ptr, k_lengths_ptr,
+                     n_queries, n_keys, n_heads, table_ptr, table_width, GROUP_ROWS, GROUPS,
+                     BLOCK_KEYS, D, STAGES, CAUSAL)),
+        ], [4, 1, CLEANING_WARPS], [REGISTERS, OF_PRODUCER, OF_PRODUCER])  # fmt: skip

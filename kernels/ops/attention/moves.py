@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import torch
 
+from kernels.hardware import VECTOR_BYTES
 from kernels.launch import capability
 from kernels.ops.attention.configurations import HOPPER, Tiling, tiling_for
-from kernels.registry import Case, Moves
+from kernels.registry import Case, Moved, MovedStep, Moves
 
 _CPU = torch.device("cpu")  # where launches are counted
 
@@ -39,21 +40,29 @@ def keys_asked_for(
     return asked
 
 
-def forward_moves(case: Case, tiling: Tiling) -> Moves:
+def forward_moves(case: Case, tiling: Tiling, simple: bool = False) -> Moves:
     """One launch: q, k, v in, o out."""
     n_batch, n_heads, length, head_dim = case.shape
     options = dict(case.options)
     causal, window = bool(options.get("causal")), options.get("window")
     row = n_batch * n_heads * head_dim * case.dtype.itemsize  # one row of every head, bytes
-    keys = keys_asked_for(length, length, tiling, causal, window)
-    return Moves(1, unique=4 * length * row, requested=(2 * length + 2 * keys) * row)
+    size, keys = length * row, keys_asked_for(length, length, tiling, causal, window) * row
+    tiles, heads = -(-length // tiling.block_m), n_batch * n_heads
+    name, grid = "attention_forward", (tiles * heads, 1, 1)
+    names = ["q_source", "k_source", "v_source"]  # pointers or descriptors
+    if simple:
+        name, grid, names = "attention_simple", (tiles, heads, 1), ["q", "k", "v"]
+    moved = [Moved(one, size, ask) for one, ask in zip(names, (size, keys, keys), strict=True)]
+    moved.append(Moved("o", write_unique=size, write_requested=size))
+    return Moves.of(MovedStep(name, grid, tuple(moved)))
 
 
 def moves(case: Case, _pass: str) -> Moves:
     """What `fused` moves."""
     _, _, length, head_dim = case.shape
     size, tight = case.dtype.itemsize, "window" in dict(case.options)
-    tiling = tiling_for(length, head_dim, size, capability(_CPU), tight=tight)
+    copied = head_dim * size % VECTOR_BYTES == 0
+    tiling = tiling_for(length, head_dim, size, capability(_CPU), tight=tight, copied=copied)
     return forward_moves(case, tiling)
 
 
@@ -61,7 +70,8 @@ def simple_moves(case: Case, _pass: str) -> Moves:
     """What the kernel of the page moves."""
     _, _, length, head_dim = case.shape
     size = case.dtype.itemsize
-    return forward_moves(case, tiling_for(length, head_dim, size, capability(_CPU), simple=True))
+    tiling = tiling_for(length, head_dim, size, capability(_CPU), simple=True)
+    return forward_moves(case, tiling, simple=True)
 
 
 def blocks_met(

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from kernels.launch import capability
-from kernels.ops.attention.configurations import tiling_for
+from kernels.ops.attention.configurations import Tiling, tiling_for
 from kernels.ops.attention.forward_kernels import LOG2E, LOWEST
 from kernels.ops.shared.operators import device_guard
 
@@ -91,15 +91,21 @@ def scaled_softmax(
     tl.store(places, p.to(weights_ptr.dtype.element_ty), mask=keys < n_keys)
 
 
-def simple_forward(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> Tensor:
-    """Launch the kernel of the page, unchecked: q, k, v of one shape, D a power of two."""
+def simple_forward(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, tiling: Tiling | None = None
+) -> Tensor:
+    """Launch the kernel of the page, unchecked: q, k, v of one shape, D a power of two.
+
+    The tiling is the card's if None.
+    """
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     n_batch, n_heads, length, head_dim = q.shape
     if out.numel() == 0:
         return out
-    card = capability(q.device)
-    tiling = tiling_for(length, head_dim, q.element_size(), card, simple=True)
+    if tiling is None:
+        card = capability(q.device)
+        tiling = tiling_for(length, head_dim, q.element_size(), card, simple=True)
     with device_guard(q):
         attention_simple[(-(-length // tiling.block_m), n_batch * n_heads)](
             q,

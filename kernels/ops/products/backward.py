@@ -26,7 +26,7 @@ def grad_x(dy: Tensor, weight: Tensor, tiling: Tiling | None = None) -> Tensor:
     """
     dx = torch.empty((*dy.shape[:-1], weight.shape[1]), dtype=dy.dtype, device=dy.device)
     if dx.numel():
-        _product(matrix(dy), matrix(weight), matrix(dx), None, across=False, tiling=tiling)
+        product(matrix(dy), matrix(weight), matrix(dx), None, across=False, tiling=tiling)
     return dx
 
 
@@ -41,14 +41,19 @@ def grad_weight(
     dweight = torch.empty((n, k), dtype=x.dtype, device=x.device)
     dbias = torch.empty(n, dtype=x.dtype, device=x.device) if wants_bias else None
     if dy.numel():
-        _product(matrix(dy), matrix(x), dweight, dbias, across=True, tiling=tiling)
+        product(matrix(dy), matrix(x), dweight, dbias, across=True, tiling=tiling)
         return dweight, dbias
     dweight.zero_()
     return dweight, None if dbias is None else dbias.zero_()
 
 
-def _product(
-    a: Tensor, b: Tensor, out: Tensor, sums: Tensor | None, across: bool, tiling: Tiling | None
+def product(
+    a: Tensor,
+    b: Tensor,
+    out: Tensor,
+    sums: Tensor | None = None,
+    across: bool = False,
+    tiling: Tiling | None = None,
 ) -> None:
     """Write a · b to `out` (m, n), or aᵀ · b with `across`, whose rows of aᵀ are summed too."""
     (m, n), depth = out.shape, len(b)

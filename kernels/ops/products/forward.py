@@ -44,9 +44,22 @@ def forward(
     the kernel written for Hopper computes it where it can (`suits_hopper`).
     """
     y = torch.empty((*x.shape[:-1], weight.shape[0]), dtype=x.dtype, device=x.device)
-    if y.numel() == 0:
-        return y
-    x, weight, out = matrix(x), matrix(weight), matrix(y)
+    if y.numel():
+        into(x, weight, bias, matrix(y), tiling, hopper=hopper)
+    return y
+
+
+def into(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    tiling: Tiling | None = None,
+    *,
+    hopper: bool = False,
+) -> None:
+    """Launch the product; write it to `out` (M, N), not empty. Other arguments as `forward`."""
+    x, weight = matrix(x), matrix(weight)
     bias = None if bias is None else bias.contiguous()
     aligned, card = by_descriptors(x, weight, out), capability(x.device)
     rule = len(x), len(weight), x.element_size(), aligned, card, multiprocessors(x.device)
@@ -54,7 +67,7 @@ def forward(
         from kernels.ops.products import hopper as by_hand  # which imports Gluon
 
         by_hand.launch(x, weight, bias, out)
-        return y
+        return
     if tiling is None:
         tiling = forward_tiling(len(x), x.element_size(), aligned, card)
     with device_guard(x):
@@ -62,7 +75,6 @@ def forward(
             persistent(x, weight, bias, out, tiling)
         else:
             by_pointers(x, weight, bias, out, tiling)
-    return y
 
 
 def simple(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

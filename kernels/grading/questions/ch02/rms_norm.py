@@ -73,6 +73,10 @@ def _models(case: Case) -> Iterator[tuple[str, Tensor]]:
         x / (torch.sqrt(squares / n) + eps) * weight,
     )
     yield (
+        "eps is added to the reciprocal of the root; it belongs under the root.",
+        x * (1 / torch.sqrt(squares / n) + eps) * weight,
+    )
+    yield (
         "eps is added before the division by the number of columns.",
         x / torch.sqrt((squares + eps) / n) * weight,
     )

@@ -40,6 +40,12 @@ def _models(case: Case) -> Iterator[tuple[str, Tensor]]:
     yield "weight is missing.", h * inverse_rms(h, eps)[:, None]
     yield "eps is not passed on.", h * inverse_rms(h, 1e-5)[:, None] * weight
     yield "That is the sum, which nobody normalised.", h
+    root = (h * h).mean(-1, keepdim=True).sqrt()
+    yield "eps is added to the root; it belongs under it.", h / (root + eps) * weight
+    yield (
+        "eps is added to the reciprocal of the root; it belongs under the root.",
+        h * (1 / root + eps) * weight,
+    )
 
 
 def _case(rng: random.Random, rows: int, cols: int, eps: float) -> Case:

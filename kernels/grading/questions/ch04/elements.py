@@ -107,6 +107,7 @@ def _silu_models(case: Case) -> Iterator[tuple[str, Tensor]]:
     yield "That is sigmoid(a) * b: silu is a * sigmoid(a).", one * b
     yield "silu is taken of b, not of a.", a * b * torch.sigmoid(b)
     yield "The sign of the exponent is lost: sigmoid(a) = 1 / (1 + exp(-a)).", a * (1 - one) * b
+    yield "silu is taken of -a; it is taken of a.", -a * (1 - one) * b
     yield "b is added; it takes a product.", a * one + b
     yield "a is multiplied by b, and no sigmoid is taken.", a * b
     yield "That is a * exp(-a) * b: the 1 + and the quotient are missing.", a * torch.exp(-a) * b

@@ -91,6 +91,17 @@ def _parts(x: Tensor) -> Iterator[tuple[str, Tensor]]:
                     )
 
 
+_STRIDED = (
+    "A block takes every n_rows-th element, as if a row ran down a column. A row lies along the "
+    "last axis: its elements are side by side, from row * n_cols on."
+)
+
+
+def _strided(x: Tensor) -> Tensor:
+    """What the rows' sums are where row r is taken for the elements r, r + n_rows and so on."""
+    return x.reshape(x.shape[1], len(x)).sum(0)
+
+
 def _sum_models(case: Case) -> Iterator[tuple[str, Tensor]]:
     x = case.x.double()
     yield from _parts(x)
@@ -100,6 +111,7 @@ def _sum_models(case: Case) -> Iterator[tuple[str, Tensor]]:
     windows = x.flatten().unfold(0, x.shape[1], 1)[: len(x)].sum(-1)
     yield "Row r begins at r * n_cols, and not at r: rows overlap in your sums.", windows
     yield "Every block sums the first row: its row is blockIdx.x.", x[:1].sum(-1).expand(len(x))
+    yield _STRIDED, _strided(x)
 
 
 def _explain(runs: list[Run], models: Models) -> str:
@@ -141,6 +153,11 @@ def _rms_models(case: Case) -> Iterator[tuple[str, Tensor]]:
     yield "The squares are not divided by the number of columns.", torch.rsqrt(total + eps)
     yield "eps is not added.", torch.rsqrt(mean)
     yield "eps is not the one given.", torch.rsqrt(mean + 1e-5)
+    yield "eps is added to the root; it belongs under it.", 1 / (mean.sqrt() + eps)
+    yield (
+        "eps is added to the reciprocal of the root; it belongs under the root.",
+        torch.rsqrt(mean) + eps,
+    )
     yield "eps is added before the division by the columns.", torch.rsqrt(mean + eps / x.shape[1])
     yield "That is the root, and the question takes 1 / root.", torch.sqrt(mean + eps)
     yield "That is the mean of squares, and the question takes 1 / its root.", mean + eps
@@ -150,6 +167,7 @@ def _rms_models(case: Case) -> Iterator[tuple[str, Tensor]]:
     yield "The mean is taken away first: that is LayerNorm's.", torch.rsqrt(deviation + eps)
     first = inverse_rms(x[:1], eps).expand(len(x))
     yield "Every block takes the first row: its row is blockIdx.x.", first
+    yield _STRIDED, torch.rsqrt(_strided(x * x) / x.shape[1] + eps)
     for what, part in _parts(x * x):
         yield what, torch.rsqrt(part / x.shape[1] + eps)
     for warps in (1, 2, 4, 8, 16):

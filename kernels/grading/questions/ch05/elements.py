@@ -57,6 +57,7 @@ def _gate_models(case: Case) -> Iterator[tuple[str, Tensor]]:
     yield "That is x + bias + residual: silu is missing.", residual + v
     yield "That is the sigmoid: silu(v) is v * sigmoid(v).", residual + torch.sigmoid(v)
     yield "The sign of the exponent is lost: sigmoid(v) = 1 / (1 + exp(-v)).", residual + v - silu
+    yield "silu is taken of -v; it is taken of v.", residual + silu - v
     whole = v + residual
     yield "silu is taken of all three: residual is added last.", whole * torch.sigmoid(whole)
     yield "Only the sigmoid takes the bias: v = x + bias is both.", residual + x * torch.sigmoid(v)

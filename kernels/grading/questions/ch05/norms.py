@@ -74,6 +74,10 @@ def _models(case: Case) -> Iterator[tuple[str, Tensor]]:
     outside = (x - mean[:, None]) / (variance.sqrt() + eps)[:, None] * weight + bias
     yield "eps is added to the root; it belongs under it.", outside
     yield (
+        "eps is added to the reciprocal of the root; it belongs under the root.",
+        (x - mean[:, None]) * (variance.rsqrt() + eps)[:, None] * weight + bias,
+    )
+    yield (
         "The centred values are divided by the variance, not by its root.",
         (x - mean[:, None]) / (variance + eps)[:, None] * weight + bias,
     )

@@ -49,5 +49,9 @@ def faulty_rms(h: Tensor, weight: Tensor, eps: float) -> Iterator[tuple[str, Ten
     yield unused, h / torch.sqrt(squares / n + 1e-5) * weight
     outside = "eps is added to the root; it belongs under it."
     yield outside, h / (torch.sqrt(squares / n) + eps) * weight
+    yield (
+        "eps is added to the reciprocal of the root; it belongs under the root.",
+        h * (1 / torch.sqrt(squares / n) + eps) * weight,
+    )
     yield "Weight is not applied.", h / right
     yield "Weight is added; it multiplies.", h / right + weight

@@ -79,6 +79,10 @@ def _moments(case: Case) -> Iterator[tuple[str, Tensor]]:
     yield "eps is taken away from the variance; it is added.", made(squares - 2 * eps * n)
     root = torch.sqrt(squares / n)
     yield "eps is added to the root; it belongs under it.", (x - mean) / (root + eps)
+    yield (
+        "eps is added to the reciprocal of the root; it belongs under the root.",
+        (x - mean) * (1 / root + eps),
+    )
     for count in (n - 1, max(n - 1, 1)):
         yield (
             "The variance is divided by N - 1, not by N.",

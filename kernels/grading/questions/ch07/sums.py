@@ -56,6 +56,15 @@ def _parts_case(rng: random.Random, count: int, cols: int) -> Case:
     )
 
 
+def _sums_of_rows(parts: Tensor, size: int) -> Tensor:
+    """What stands in the sums' place where tiles of `size` by `size` are summed along rows."""
+    count, cols = parts.shape
+    whole = parts.new_zeros(triton.cdiv(count, size) * size, triton.cdiv(cols, size) * size)
+    whole[:count, :cols] = parts
+    tiles = whole.view(-1, size, whole.shape[1] // size, size)  # (loop, row, program, column)
+    return tiles.sum((0, 3)).T.flatten()[:cols]
+
+
 def _parts_models(case: Case) -> Iterator[tuple[str, Tensor]]:
     parts = case.x.double()
     count, cols = parts.shape
@@ -82,6 +91,11 @@ def _parts_models(case: Case) -> Iterator[tuple[str, Tensor]]:
             parts.sum(0) + (over - count),
         )
     yield "That is the mean of the partial sums: they are added up, and not divided.", parts.mean(0)
+    for size in (8, 16, 32, 64, 128):  # of a square tile, or the two axes would not fit
+        yield (
+            "A tile is summed along axis 1, its rows: a column's sum goes down axis 0.",
+            _sums_of_rows(parts, size),
+        )
     if count == cols:
         yield "The sums run along the rows: column c is the sum over all programs.", parts.sum(1)
 

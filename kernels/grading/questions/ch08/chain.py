@@ -120,6 +120,13 @@ def _wrong_h(case: Case) -> Iterator[tuple[str, Tensor]]:
         "The centred values are divided by the variance, not by its square root.",
         (x - mean) / (squares / n + eps) * weight + bias,
     )
+    root = torch.sqrt(squares / n)
+    outside = (x - mean) / (root + eps) * weight + bias
+    yield "eps is added to the root; it belongs under it.", outside
+    yield (
+        "eps is added to the reciprocal of the root; it belongs under the root.",
+        (x - mean) * (1 / root + eps) * weight + bias,
+    )
     yield "The variance is divided by n - 1.", made(squares / (n - 1))
     yield "bias is taken away; it is added.", right - 2 * bias
 
@@ -149,6 +156,7 @@ def _models(case: Case) -> Iterator[tuple[str, Tensor]]:
         gelu(residual + torch.where(mask, h * scale(p), 0.0)),
     )
     yield "That is SiLU: GELU's sigmoid takes 2u.", made(h * torch.sigmoid(h))
+    yield "The sign in the sigmoid is wrong: GELU is h · sigmoid(2u), u as h.", made(h - gelu(h))
     yield "x is added in residual's place.", made(gelu(h)) - residual + x
     for what, wrong in _wrong_h(case):
         yield what, made(gelu(wrong))

@@ -70,10 +70,15 @@ def unstored(runs: Sequence[Run]) -> bool:
 
 
 def nearly_right(runs: Sequence[Run]) -> bool:
-    """Whether every wrong run is right to about three digits, as after a passage through fp16."""
+    """Whether every wrong run is right to about three digits, as after a passage through fp16.
+
+    Runs with a trait, such as a mean far from 0, of which fp16 leaves nothing, are judged if no
+    others are wrong.
+    """
     failed = [r for r in runs if r.fault is not None]
-    return all(
-        r.wrong.numel() > 0 and relative_error(r.output, r.case.reference) < 5e-3 for r in failed
+    plain = [r for r in failed if not r.case.trait] or failed
+    return all(r.wrong.numel() > 0 for r in failed) and all(
+        relative_error(r.output, r.case.reference) < 5e-3 for r in plain
     )
 
 

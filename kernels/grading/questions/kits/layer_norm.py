@@ -100,6 +100,14 @@ def _known_faults(case: Case) -> list[tuple[str, Tensor]]:
         ("Bias is not added.", made(squares / n) - bias),
         ("Weight is not applied.", (x - mean) / torch.sqrt(squares / n + eps) + bias),
     ]
+    down = x - x.mean(0, keepdim=True)
+    faults.append(
+        (
+            "Mean and variance run down the columns: a row lies along the last axis, and each row "
+            "has its own.",
+            down / torch.sqrt((down**2).mean(0, keepdim=True) + eps) * weight + bias,
+        )
+    )
     # With one column that is 0 / 0, or guarded.
     for count in (n - 1, max(n - 1, 1)):
         faults.append(("The variance is divided by N - 1, not by N.", made(squares / count)))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from kernels.grading.cases import Case, Run
-from kernels.grading.checks import call, right_everywhere
+from kernels.grading.checks import call, index_told, right_everywhere
 from kernels.grading.closeness import kind_fault, relative_error, wrong_elements
 from kernels.grading.diagnosis import symptom
 from kernels.grading.question import Attempt, NotAnswered, Wrong
@@ -52,7 +52,7 @@ def _explain_h(runs: list[Run]) -> str:
 
 def is_pair(attempt: Attempt, case: Case) -> None:
     """`Wrong` unless the answer, called on a case, returns a tuple or list of two."""
-    with interpreting():
+    with index_told(Attempt(Part(attempt.answer, 0), attempt.seed), case), interpreting():
         told = call(attempt, *(t.clone() for t in case.tensors.values()), *case.options)
     if told is None or told is ...:
         raise NotAnswered

@@ -2,6 +2,13 @@
 
 from kernels.lab.drawing.explorers.roofline import RooflineExplorer
 from kernels.lab.drawing.explorers.sectors import SectorExplorer
+from kernels.lab.drawing.explorers.stepper import AttentionStepper, attention_stepper
 from kernels.lab.drawing.explorers.tiler import TilerExplorer
 
-__all__ = ["RooflineExplorer", "SectorExplorer", "TilerExplorer"]
+__all__ = [
+    "AttentionStepper",
+    "RooflineExplorer",
+    "SectorExplorer",
+    "TilerExplorer",
+    "attention_stepper",
+]
