@@ -85,6 +85,7 @@ def test_right_answers_pass_in_less_than_five_seconds(question):
         ),
         (kernels.padded_with("l alone"), "should be", "applied to l alone"),
         (kernels.padded_with("acc alone"), "should be", "applied to acc alone"),
+        (kernels.padded_with("l replaced"), "should be", "l is that of the last block"),
         (kernels.padded_with("acc replaced"), "should be", "acc is that of the last block"),
         (kernels.padded_with("m kept"), "should be", "Only the last block of keys"),
         (kernels.padded_with("whole blocks"), "should be", "behind the last whole block"),

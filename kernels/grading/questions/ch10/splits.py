@@ -12,7 +12,6 @@ from kernels.grading.cases import Case, Run
 from kernels.grading.checks import computed_by_kernels, within_bytes
 from kernels.grading.compiled_checks import enough_programs
 from kernels.grading.question import Attempt, Speed, Wrong
-from kernels.grading.questions.ch10.tile import compiles_in_both, on_tensor_cores
 from kernels.grading.questions.kits.gradients import no_atomics
 from kernels.grading.questions.kits.products import (
     LONG,
@@ -24,6 +23,7 @@ from kernels.grading.questions.kits.products import (
     tiles,
     within_requests,
 )
+from kernels.grading.questions.kits.tensor_cores import compiles_in_both, on_tensor_cores
 from kernels.grading.questions.kits.wrong_models import (
     Tensor,
     masked_lanes_named,

@@ -14,7 +14,6 @@ from kernels.grading.checks import call, computed_by_kernels
 from kernels.grading.closeness import kind_fault, wrong_elements
 from kernels.grading.compiled_checks import enough_programs
 from kernels.grading.question import Attempt, NotAnswered, Wrong
-from kernels.grading.questions.ch10.tile import compiles_in_both, on_tensor_cores
 from kernels.grading.questions.kits.gradients import no_atomics, right_gradient
 from kernels.grading.questions.kits.numbers import pair
 from kernels.grading.questions.kits.products import (
@@ -26,6 +25,7 @@ from kernels.grading.questions.kits.products import (
     turned_shape,
     within_requests,
 )
+from kernels.grading.questions.kits.tensor_cores import compiles_in_both, on_tensor_cores
 from kernels.grading.questions.kits.two_outputs import Part
 from kernels.grading.questions.kits.wrong_models import (
     Tensor,

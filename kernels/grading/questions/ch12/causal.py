@@ -11,7 +11,6 @@ from kernels.grading.cases import Case, Run
 from kernels.grading.checks import computed_by_kernels
 from kernels.grading.compiled_checks import built_for, enough_programs
 from kernels.grading.question import Attempt, Speed, Wrong
-from kernels.grading.questions.ch10.tile import compiles_in_both, on_tensor_cores
 from kernels.grading.questions.ch12.predict import keys_asked_for
 from kernels.grading.questions.kits.attention import (
     CORRECTIONS,
@@ -31,6 +30,7 @@ from kernels.grading.questions.kits.attention import (
     scores,
     within_requests_of,
 )
+from kernels.grading.questions.kits.tensor_cores import compiles_in_both, on_tensor_cores
 from kernels.grading.questions.kits.wrong_models import (
     Tensor,
     lanes_named,

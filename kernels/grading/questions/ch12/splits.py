@@ -11,7 +11,6 @@ import torch
 from kernels.grading.cases import Case, Run, memory_of
 from kernels.grading.checks import computed_by_kernels, within_bytes
 from kernels.grading.question import Attempt, Speed, Wrong
-from kernels.grading.questions.ch10.tile import compiles_in_both, on_tensor_cores
 from kernels.grading.questions.kits.attention import (
     CORRECTIONS,
     FALLING,
@@ -30,6 +29,7 @@ from kernels.grading.questions.kits.attention import (
     walk_state,
 )
 from kernels.grading.questions.kits.gradients import no_atomics
+from kernels.grading.questions.kits.tensor_cores import compiles_in_both, on_tensor_cores
 from kernels.grading.questions.kits.wrong_models import (
     Tensor,
     lanes_named,

@@ -194,10 +194,12 @@ def walks(case: Case) -> Iterator[tuple[str, Tensor]]:
             yield means, attended(s * q.shape[-1] ** -0.5, v, seen)
             continue
         for block in _BLOCKS:
-            model = walk(s, v, seen, block, fault, single=True)
+            _, l, acc = walk_state(s, v, seen, block, fault, single=True)  # noqa: E741
             if fault != "masked with 0":
-                model = model.masked_fill(~seen.any(-1)[..., None], 0.0)
-            yield means, model
+                acc = acc.masked_fill(~seen.any(-1)[..., None], 0.0)
+            # Who sees no key has an output of 0 where that is asked for.
+            for divisor in (l, l.masked_fill(l == 0, 1.0)):
+                yield means, acc / divisor
 
 
 def _seen(case: Case) -> Tensor:
