@@ -13,8 +13,11 @@ from kernels.launch import for_card
 from kernels.ops.products.configurations import (
     BY_TORCH,
     HOPPER,
+    HOPPER_COLS,
+    HOPPER_ROWS,
     SIMPLE,
     SINGLE,
+    SINGLE_BACK,
     TORCH,
     Tiling,
     Ways,
@@ -51,6 +54,8 @@ def epilogue_tiling(
     if more and itemsize == 2 and (8, 0) <= capability < (9, 0) and (k % SEEN or n % SEEN):
         # Element by element, as far as the compiler knows, beside y: larger tiles spill.
         tiling = forward_tiling(m, itemsize, False, capability)
+    if gated and more and itemsize == 4:
+        tiling = SINGLE_BACK
     return halved(tiling) if gated else tiling
 
 
@@ -70,3 +75,34 @@ WAYS: dict[tuple[int, int], Ways] = {
     (9, 0): Ways(HOPPER, TORCH, TORCH),
     (10, 0): BY_TORCH,
 }
+
+HOPPER_PIECE = 64  # rows and columns of what leaves at a time
+
+
+def hopper_tiles(m: int, n: int, gated: bool) -> tuple[int, int]:
+    """How many tiles of the kernel written for Hopper y of m × n has; with a gate half as wide."""
+    return -(-m // HOPPER_ROWS), -(-n // (HOPPER_COLS // 2 if gated else HOPPER_COLS))
+
+
+def suits_hopper(
+    sizes: tuple[int, int, int],
+    itemsize: int,
+    aligned: bool,
+    gated: bool,
+    more: bool,
+    heads: tuple[int, int, int, int] | None,
+    capability: tuple[int, int],
+    sms: int,
+) -> bool:
+    """Whether that kernel takes a product with an epilogue, of `sizes` (m, k, n).
+
+    It runs on capability 9.0, in 16 bits, where the copy engine takes all matrices, where tiles
+    fill at least half the SMs, and where y alone leaves and nothing but a bias comes in (`more`).
+    Of heads it asks that 64 divides their positions and their size.
+    """
+    m, _, n = sizes
+    down, across = hopper_tiles(m, n, gated)
+    able = capability == (9, 0) and itemsize == 2 and aligned and not more
+    if heads is not None:
+        able = able and heads[0] % HOPPER_PIECE == 0 and heads[3] % HOPPER_PIECE == 0
+    return able and 2 * down * across >= sms

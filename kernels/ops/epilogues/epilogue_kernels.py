@@ -5,7 +5,7 @@ tile, whose fp32 sums still stand in registers. By constants, so that a binary h
 
     bias        total + bias
     activation  act(total), `kept` being the total that its backward needs
-    gate        act(total) · second, `second` the tile of another product of the same rows of x
+    gate        act(left) · right, the halves of a tile whose weights are two: gate, and up
     residual    residual + total
     heads       a tile stored as [part][batch][head][position][number] instead of row by row
 """
@@ -32,6 +32,12 @@ def activated(h, ACTIVATION: tl.constexpr):
 
 
 @triton.jit
+def halves(total, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    # (BLOCK_M, 2 · BLOCK_N) to its left and its right half.
+    return tl.split(tl.permute(tl.reshape(total, [BLOCK_M, 2, BLOCK_N]), [0, 2, 1]))
+
+
+@triton.jit
 def rows_in_heads(rows, positions, n_heads, HEAD_SIZE: tl.constexpr):
     # Row b · positions + s of the product begins in head 0 of batch b, at position s.
     batch = (rows // positions).to(tl.int64)
@@ -50,7 +56,6 @@ def cols_in_heads(cols, positions, n_heads, n_batches, HEAD_SIZE: tl.constexpr):
 def epilogue_tile(
     x_ptr,
     weight_ptr,
-    up_ptr,
     bias_ptr,
     residual_ptr,
     y_ptr,
@@ -65,37 +70,40 @@ def epilogue_tile(
     n_heads,
     n_batches,
     ACTIVATION: tl.constexpr,
+    GATED: tl.constexpr,
     HEAD_SIZE: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP: tl.constexpr,
 ):
-    # A program computes one tile of y, BLOCK_M × BLOCK_N, in steps of BLOCK_K along K.
+    # A program computes one tile of y, BLOCK_M × BLOCK_N, in steps of BLOCK_K along K. With a gate
+    # its sums are twice as wide: those of BLOCK_N rows of gate, then those of as many of up.
+    PARTS: tl.constexpr = 2 if GATED else 1
     m, n = tile_at(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP)
     rows = m * BLOCK_M + tl.arange(0, BLOCK_M)
     cols = n * BLOCK_N + tl.arange(0, BLOCK_N)
     x_rows = x_ptr + rows.to(tl.int64)[:, None] * x_row_stride
-    weight_rows = cols.to(tl.int64)[None, :] * weight_row_stride
-    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    second = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    wide = tl.arange(0, PARTS * BLOCK_N)
+    of_weight = n * BLOCK_N + wide % BLOCK_N
+    weight_cols = wide // BLOCK_N * N + of_weight
+    weight_rows = weight_ptr + weight_cols.to(tl.int64)[None, :] * weight_row_stride
+    total = tl.zeros([BLOCK_M, PARTS * BLOCK_N], tl.float32)
     for start in range(0, K, BLOCK_K):
         k = start + tl.arange(0, BLOCK_K)
         x_mask = (rows < M)[:, None] & (k < K)[None, :]
-        weight_mask = (k < K)[:, None] & (cols < N)[None, :]
+        weight_mask = (k < K)[:, None] & (of_weight < N)[None, :]
         x = tl.load(x_rows + k[None, :], mask=x_mask, other=0.0)
-        weight_at = weight_rows + k[:, None]
-        weight = tl.load(weight_ptr + weight_at, mask=weight_mask, other=0.0)
+        weight = tl.load(weight_rows + k[:, None], mask=weight_mask, other=0.0)
         total = tl.dot(x, weight, total, input_precision="ieee")
-        if up_ptr is not None:  # the same rows of x, loaded once for both
-            up = tl.load(up_ptr + weight_at, mask=weight_mask, other=0.0)
-            second = tl.dot(x, up, second, input_precision="ieee")
+    if GATED:
+        total, second = halves(total, BLOCK_M, BLOCK_N)
     mask = (rows < M)[:, None] & (cols < N)[None, :]
     if bias_ptr is not None:
         total += tl.load(bias_ptr + cols, mask=cols < N, other=0.0).to(tl.float32)[None, :]
     at = rows.to(tl.int64)[:, None] * N + cols[None, :]
     if kept_ptr is not None:
-        if up_ptr is None:
+        if not GATED:
             tl.store(kept_ptr + at, total.to(kept_ptr.dtype.element_ty), mask=mask)
         else:  # both products, the halves of a row
             kept = kept_ptr + rows.to(tl.int64)[:, None] * 2 * N + cols[None, :]
@@ -103,7 +111,7 @@ def epilogue_tile(
             tl.store(kept + N, second.to(kept_ptr.dtype.element_ty), mask=mask)
     if ACTIVATION is not None:
         total = activated(total, ACTIVATION)
-    if up_ptr is not None:
+    if GATED:
         total *= second
     if residual_ptr is not None:
         residual_at = rows.to(tl.int64)[:, None] * residual_row_stride + cols[None, :]
@@ -170,7 +178,6 @@ def leave(
 def epilogue_persistent(
     x_desc,
     weight_desc,
-    up_desc,
     bias_ptr,
     residual_desc,
     y_desc,
@@ -183,6 +190,7 @@ def epilogue_persistent(
     n_heads,
     n_batches,
     ACTIVATION: tl.constexpr,
+    GATED: tl.constexpr,
     HEAD_SIZE: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -191,25 +199,26 @@ def epilogue_persistent(
     HALVES: tl.constexpr,
     FLATTEN: tl.constexpr,
 ):
-    # As many programs as SMs, each with one tile of y after another, by descriptors.
+    # As many programs as SMs, each with one tile of y after another, by descriptors. Gate and up
+    # are one tensor of three dimensions: a tile of both comes at once, and is one operand.
+    PARTS: tl.constexpr = 2 if GATED else 1
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     programs = tl.num_programs(0)
     for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, programs, flatten=FLATTEN):
         m, n = tile_at(tile, tiles_m, tiles_n, GROUP)
         row, col = m * BLOCK_M, n * BLOCK_N
-        total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-        second = tl.zeros([BLOCK_M, BLOCK_N], tl.float32) if up_desc is not None else total
+        total = tl.zeros([BLOCK_M, PARTS * BLOCK_N], tl.float32)
         for step in range(tl.cdiv(K, BLOCK_K)):
             x = x_desc.load([row, step * BLOCK_K])
-            weight = weight_desc.load([col, step * BLOCK_K])
+            if GATED:
+                both = weight_desc.load([0, col, step * BLOCK_K])
+                weight = tl.reshape(both, [2 * BLOCK_N, BLOCK_K])
+            else:
+                weight = weight_desc.load([col, step * BLOCK_K])
             total = tl.dot(x, weight.T, total)
-            if up_desc is not None:
-                up = up_desc.load([col, step * BLOCK_K])
-                second = tl.dot(x, up.T, second)
         if HALVES:
             # One half after the other leaves through half the shared memory: room for a stage more.
-            pair = tl.permute(tl.reshape(total, [BLOCK_M, 2, BLOCK_N // 2]), [0, 2, 1])
-            left, right = tl.split(pair)
+            left, right = halves(total, BLOCK_M, BLOCK_N // 2)
             leave(
                 left, left, row, col, bias_ptr, residual_desc, y_desc, heads_ptr, kept_desc, M, N,
                 positions, n_heads, n_batches, ACTIVATION, False, HEAD_SIZE, BLOCK_M, BLOCK_N // 2,
@@ -220,8 +229,10 @@ def epilogue_persistent(
                 BLOCK_M, BLOCK_N // 2,
             )  # fmt: skip
         else:
+            second = total
+            if GATED:
+                total, second = halves(total, BLOCK_M, BLOCK_N)
             leave(
                 total, second, row, col, bias_ptr, residual_desc, y_desc, heads_ptr, kept_desc, M,
-                N, positions, n_heads, n_batches, ACTIVATION, up_desc is not None, HEAD_SIZE,
-                BLOCK_M, BLOCK_N,
+                N, positions, n_heads, n_batches, ACTIVATION, GATED, HEAD_SIZE, BLOCK_M, BLOCK_N,
             )  # fmt: skip

@@ -7,7 +7,12 @@ from typing import NamedTuple
 import torch
 
 from kernels.launch import capability, multiprocessors
-from kernels.ops.epilogues.configurations import epilogue_tiling, simple_tiling
+from kernels.launch.gluon import may_take_gluon
+from kernels.ops.epilogues.configurations import (
+    epilogue_tiling,
+    simple_tiling,
+    suits_hopper,
+)
 from kernels.ops.epilogues.epilogue_kernels import epilogue_persistent, epilogue_tile
 from kernels.ops.products.configurations import Tiling, by_descriptors
 from kernels.ops.products.forward import described, matrix
@@ -19,9 +24,9 @@ Tensor = torch.Tensor
 class Given(NamedTuple):
     """A product as its launch takes it: matrices, and what follows the sums; None is not there.
 
-    x (M, K), weight and up (N, K), bias (N,), residual (M, N), y (M, N), contiguous. kept is what a
-    backward needs, (M, N), of a gate (M, 2, N), contiguous. `heads` are (positions, heads, batches,
-    head size): then y is [part][batch][head][position][number].
+    x (M, K), weight (N, K), of a gate (2, N, K), bias (N,), residual (M, N), y (M, N), contiguous.
+    kept is what a backward needs, (M, N), of a gate (M, 2, N), contiguous. `heads` are (positions,
+    heads, batches, head size): then y is [part][batch][head][position][number].
     """
 
     x: Tensor
@@ -29,7 +34,6 @@ class Given(NamedTuple):
     y: Tensor
     bias: Tensor | None = None
     activation: str | None = None
-    up: Tensor | None = None
     residual: Tensor | None = None
     kept: Tensor | None = None
     heads: tuple[int, int, int, int] | None = None
@@ -37,25 +41,40 @@ class Given(NamedTuple):
     @property
     def sizes(self) -> tuple[int, int, int]:
         """M, K and N."""
-        return *self.x.shape, len(self.weight)
+        return *self.x.shape, self.weight.shape[-2]
+
+    @property
+    def gated(self) -> bool:
+        """Whether the weights are two, gate and up."""
+        return self.weight.dim() == 3
 
     @property
     def aligned(self) -> bool:
         """Whether the copy engine takes every matrix."""
         y = None if self.heads else self.y
-        matrices = self.x, self.weight, self.up, self.residual, y
+        weight = self.weight[0] if self.gated else self.weight
+        matrices = self.x, weight, self.residual, y
         return by_descriptors(*(one for one in matrices if one is not None))
 
 
-def launch(given: Given, tiling: Tiling | None = None) -> None:
-    """Write y, and what is kept, in one launch; the tiling is the card's if None."""
+def launch(given: Given, tiling: Tiling | None = None, *, hopper: bool = False) -> None:
+    """Write y, and what is kept, in one launch; the tiling is the card's if None.
+
+    With `hopper` the kernel written for Hopper computes it where it can (`suits_hopper`).
+    """
     if given.y.numel() == 0:
         return
-    x = given.x
+    x, card = given.x, capability(given.x.device)
+    more = given.kept is not None or given.residual is not None
+    rule = given.sizes, x.element_size(), given.aligned, given.gated, more
+    where = given.heads, card, multiprocessors(x.device)
+    if hopper and may_take_gluon(x) and suits_hopper(*rule, *where):
+        from kernels.ops.epilogues import hopper as by_hand  # which imports Gluon
+
+        by_hand.launch(given)
+        return
     if tiling is None:
-        more = given.kept is not None or given.residual is not None
-        rule = given.sizes, x.element_size(), given.aligned, given.up is not None, more
-        tiling = epilogue_tiling(*rule, capability(x.device))
+        tiling = epilogue_tiling(*rule, card)
     with device_guard(x):
         if tiling.persistent:
             _persistent(given, tiling)
@@ -66,7 +85,7 @@ def launch(given: Given, tiling: Tiling | None = None) -> None:
 def launch_simple(given: Given) -> None:
     """Write y by the kernel of the page, one tile a program, by plain pointers."""
     x = given.x
-    launch(given, simple_tiling(x.element_size(), given.up is not None, capability(x.device)))
+    launch(given, simple_tiling(x.element_size(), given.gated, capability(x.device)))
 
 
 def _by_pointers(given: Given, tiling: Tiling) -> None:
@@ -75,7 +94,6 @@ def _by_pointers(given: Given, tiling: Tiling) -> None:
     epilogue_tile[(tiling.tiles(m, n),)](
         given.x,
         given.weight,
-        given.up,
         given.bias,
         residual,
         given.y,
@@ -84,12 +102,13 @@ def _by_pointers(given: Given, tiling: Tiling) -> None:
         n,
         k,
         given.x.stride(0),
-        given.weight.stride(0),
+        given.weight.stride(-2),
         0 if residual is None else residual.stride(0),
         positions,
         n_heads,
         n_batches,
         ACTIVATION=given.activation,
+        GATED=given.gated,
         HEAD_SIZE=head_size,
         BLOCK_M=tiling.block_m,
         BLOCK_N=tiling.block_n,
@@ -113,8 +132,7 @@ def _persistent(given: Given, tiling: Tiling) -> None:
 
     epilogue_persistent[(min(multiprocessors(x.device), tiling.tiles(m, n)),)](
         described(x, block_m, block_k),
-        described(given.weight, block_n, block_k),
-        None if given.up is None else described(given.up, block_n, block_k),
+        described(given.weight, *((2,) if given.gated else ()), block_n, block_k),
         given.bias,
         leaving(given.residual),
         None if given.heads else leaving(given.y),
@@ -127,6 +145,7 @@ def _persistent(given: Given, tiling: Tiling) -> None:
         n_heads,
         n_batches,
         ACTIVATION=given.activation,
+        GATED=given.gated,
         HEAD_SIZE=head_size,
         BLOCK_M=block_m,
         BLOCK_N=block_n,
@@ -193,13 +212,11 @@ def with_gate(
     kept = None
     if keeps:
         kept = torch.empty((*x.shape[:-1], 2 * n), dtype=x.dtype, device=x.device)
-    both = matrix(weight)
     given = Given(
         x=matrix(x),
-        weight=both.narrow(0, 0, n),
+        weight=matrix(weight).unflatten(0, (2, n)),
         y=matrix(y),
         activation=activation,
-        up=both.narrow(0, n, n),
         kept=None if kept is None else kept.view(-1, 2, n),
     )
     return given, (y, kept)

@@ -18,7 +18,7 @@ import torch
 from kernels.ops.epilogues.forward import launch, with_gate
 from kernels.ops.epilogues.moves import Followed, moved, rows_of
 from kernels.ops.epilogues.operators import activated, first, of_gate
-from kernels.ops.products.configurations import TORCH, Ways
+from kernels.ops.products.configurations import HOPPER, TORCH, Ways
 from kernels.ops.products.moves import operator_moves as product_moves
 from kernels.ops.products.operators import FORWARD_BY, gradients
 from kernels.ops.products.operators import composed as product
@@ -85,7 +85,7 @@ def _launch(x: Tensor, weight: Tensor, activation: str, forward_by: str, *_: str
     if forward_by == TORCH:
         return composed(x, weight, activation)
     given, (a, _kept) = with_gate(x, weight, activation, keeps=False)
-    launch(given)
+    launch(given, hopper=forward_by == HOPPER)
     return a
 
 
@@ -142,7 +142,8 @@ def _formula(ctx: Any, dy: Tensor | None, *_: Any) -> Any:
     x, weight, kept = ctx.saved_tensors
     both = of_gate(dy, kept, ctx.activation)
     as_matrix = weight.reshape(-1, weight.shape[-1])
-    dx, dweight, _ = gradients(both, x, as_matrix, (for_x, for_weight, False), *ctx.by)
+    wanted = for_x, for_weight, False
+    dx, dweight = gradients(both, x, as_matrix, wanted, *ctx.by)[:2]
     if dweight is not None:
         dweight = dweight.reshape(weight.shape)
     return dx, dweight, None, None, None, None

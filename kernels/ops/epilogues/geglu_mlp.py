@@ -12,13 +12,21 @@ from __future__ import annotations
 
 import torch
 
+from kernels.launch.gluon import needs_hopper
 from kernels.ops.chains import geglu
 from kernels.ops.chains.gated import GELU_TANH
 from kernels.ops.epilogues.gate_operators import check_mlp, launched_mlp, mlp_composed
-from kernels.ops.epilogues.mlp_common import moves, registered, run_simple, simple_moves
+from kernels.ops.epilogues.mlp_common import (
+    hopper_moves,
+    moves,
+    registered,
+    run_simple,
+    simple_moves,
+    suits,
+)
 from kernels.ops.epilogues.operators import gelu_form, ways
 from kernels.ops.epilogues.peers import compiled_geglu_mlp, torch_geglu_mlp
-from kernels.ops.products.configurations import BY_TORCH, EVERYWHERE
+from kernels.ops.products.configurations import BY_TORCH, EVERYWHERE, HOPPER, TORCH, Ways
 from kernels.ops.shared.available import needs_gpu
 from kernels.registry import Variant, named
 
@@ -48,6 +56,11 @@ def fused(x: Tensor, weight: Tensor, down: Tensor, approximate: str = "tanh") ->
     return launched_mlp(x, weight, down, gelu_form(approximate), EVERYWHERE)
 
 
+def fused_hopper(x: Tensor, weight: Tensor, down: Tensor, approximate: str = "tanh") -> Tensor:
+    """Both products by the kernels written for Hopper, where they stand; elsewhere `fused`."""
+    return launched_mlp(x, weight, down, gelu_form(approximate), Ways(HOPPER, TORCH, TORCH))
+
+
 def geglu_mlp(x: Tensor, weight: Tensor, down: Tensor, approximate: str = "tanh") -> Tensor:
     """(gelu(x · gateᵀ) · (x · upᵀ)) · downᵀ in two launches; its backward is five.
 
@@ -71,6 +84,14 @@ OP = registered(
         Variant("compile", compiled_geglu_mlp, _BOTH, unavailable=needs_gpu),
         Variant("fused_simple", fused_simple, counted="triton", moves=simple_moves),
         Variant("fused", fused, _BOTH, counted="triton", moves=moves),
+        Variant(
+            "fused_hopper",
+            fused_hopper,
+            counted="formula",
+            moves=hopper_moves,
+            unavailable=needs_hopper,
+            fits=suits,
+        ),
     ),
     flops=(10, 19),
 )

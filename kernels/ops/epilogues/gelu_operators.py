@@ -16,7 +16,7 @@ import torch
 from kernels.ops.epilogues.forward import launch, with_gelu
 from kernels.ops.epilogues.moves import Followed, moved, rows_of
 from kernels.ops.epilogues.operators import activated, first, of_activation
-from kernels.ops.products.configurations import TORCH, Ways
+from kernels.ops.products.configurations import HOPPER, TORCH, Ways
 from kernels.ops.products.operators import check, gradients
 from kernels.ops.products.operators import composed as product
 from kernels.ops.shared.operators import Gradient, define
@@ -45,7 +45,7 @@ def _launch(
     if forward_by == TORCH:
         return composed(x, weight, bias, activation)
     given, (y, _kept) = with_gelu(x, weight, bias, activation, keeps=False)
-    launch(given)
+    launch(given, hopper=forward_by == HOPPER)
     return y
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from kernels.launch import capability
+from kernels.launch.gluon import needs_hopper
 from kernels.ops.chains.bias_gelu import gelu_by_operators
 from kernels.ops.epilogues import common
 from kernels.ops.epilogues.configurations import simple_tiling
@@ -32,7 +33,7 @@ from kernels.ops.epilogues.peers import (
     max_autotuned_bias_gelu,
     torch_bias_gelu,
 )
-from kernels.ops.products.configurations import BY_TORCH, EVERYWHERE, Tiling
+from kernels.ops.products.configurations import BY_TORCH, EVERYWHERE, HOPPER, TORCH, Tiling, Ways
 from kernels.ops.products.operators import check
 from kernels.ops.products.tuning import forward_to_try
 from kernels.ops.shared.arguments import refuse_gradients
@@ -95,6 +96,13 @@ def fused(
     return launched(x, weight, bias, gelu_form(approximate), EVERYWHERE)
 
 
+def fused_hopper(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, approximate: str = "tanh"
+) -> Tensor:
+    """The kernel written for Hopper, where `suits_hopper` takes it; elsewhere `fused`."""
+    return launched(x, weight, bias, gelu_form(approximate), Ways(HOPPER, TORCH, TORCH))
+
+
 def linear_bias_gelu(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, approximate: str = "tanh"
 ) -> Tensor:
@@ -147,14 +155,27 @@ def moves(case: Case, pass_: str) -> Moves:
     if pass_ == "bwd":
         back = back_through_product(m, k, n, case.dtype, sums=True)
         return Moves.of(activation_step(m, n, size), *back)
-    return Moves.of(Followed(case.shape, size, biased=True).step())
+    return Moves.of(_followed(case).step())
+
+
+def _followed(case: Case) -> Followed:
+    return Followed(case.shape, case.dtype.itemsize, biased=True)
 
 
 def simple_moves(case: Case, _pass: str) -> Moves:
     """What the kernel of the page moves."""
-    size = case.dtype.itemsize
-    tiling = simple_tiling(size, False, capability(torch.device("cpu")))
-    return Moves.of(Followed(case.shape, size, biased=True).step(tiling))
+    tiling = simple_tiling(case.dtype.itemsize, False, capability(torch.device("cpu")))
+    return Moves.of(_followed(case).step(tiling))
+
+
+def hopper_moves(case: Case, _pass: str) -> Moves:
+    """What the kernel written for Hopper moves."""
+    return _followed(case).by_hopper()
+
+
+def suits(case: Case) -> bool:
+    """Whether that kernel takes a case, rows side by side."""
+    return _followed(case).suits()
 
 
 def candidates(case: Case) -> dict[str, Any]:
@@ -192,6 +213,14 @@ OP = register(
             ),
             Variant("fused_simple", fused_simple, counted="triton", moves=simple_moves),
             Variant("fused", fused, _BOTH, counted="triton", moves=moves),
+            Variant(
+                "fused_hopper",
+                fused_hopper,
+                counted="formula",
+                moves=hopper_moves,
+                unavailable=needs_hopper,
+                fits=suits,
+            ),
         ),
         shapes=common.SHAPES,
         beyond=common.BEYOND,

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from kernels.launch import capability
+from kernels.launch.gluon import needs_hopper
 from kernels.ops.chains.gated import SILU
 from kernels.ops.epilogues import common
 from kernels.ops.epilogues.configurations import halved, simple_tiling
@@ -33,7 +34,7 @@ from kernels.ops.epilogues.peers import (
     max_autotuned_swiglu_half,
     torch_swiglu_half,
 )
-from kernels.ops.products.configurations import BY_TORCH, EVERYWHERE, Tiling
+from kernels.ops.products.configurations import BY_TORCH, EVERYWHERE, HOPPER, TORCH, Tiling, Ways
 from kernels.ops.products.tuning import forward_to_try
 from kernels.ops.shared.arguments import refuse_gradients
 from kernels.ops.shared.available import needs_gpu
@@ -80,6 +81,11 @@ def fused_simple(x: Tensor, weight: Tensor) -> Tensor:
 def fused(x: Tensor, weight: Tensor) -> Tensor:
     """The fastest in Triton, forward and back, on any card; arguments as of the public one."""
     return launched(x, weight, SILU, EVERYWHERE)
+
+
+def fused_hopper(x: Tensor, weight: Tensor) -> Tensor:
+    """The kernel written for Hopper, where `suits_hopper` takes it; elsewhere `fused`."""
+    return launched(x, weight, SILU, Ways(HOPPER, TORCH, TORCH))
 
 
 def linear_swiglu(x: Tensor, weight: Tensor) -> Tensor:
@@ -158,6 +164,16 @@ def simple_moves(case: Case, _pass: str) -> Moves:
     return Moves.of(_followed(case).step(tiling))
 
 
+def hopper_moves(case: Case, _pass: str) -> Moves:
+    """What the kernel written for Hopper moves."""
+    return _followed(case).by_hopper()
+
+
+def suits(case: Case) -> bool:
+    """Whether that kernel takes a case, rows side by side."""
+    return _followed(case).suits()
+
+
 def candidates(case: Case) -> dict[str, Any]:
     """The tilings of the forward in a case as functions of its inputs, and PyTorch's way."""
 
@@ -200,6 +216,14 @@ OP = register(
             ),
             Variant("fused_simple", fused_simple, counted="triton", moves=simple_moves),
             Variant("fused", fused, _BOTH, counted="triton", moves=moves),
+            Variant(
+                "fused_hopper",
+                fused_hopper,
+                counted="formula",
+                moves=hopper_moves,
+                unavailable=needs_hopper,
+                fits=suits,
+            ),
         ),
         shapes=SHAPES,
         beyond=tuple((*shape, 2) for shape in common.BEYOND),

@@ -18,6 +18,7 @@ from kernels.ops.epilogues.forward import launch_simple, with_gate
 from kernels.ops.epilogues.gate_operators import check_mlp
 from kernels.ops.epilogues.moves import Followed, activation_step, back_through_product
 from kernels.ops.products import moves as product_moves
+from kernels.ops.products.configurations import hopper_tiles
 from kernels.ops.products.forward import simple
 from kernels.ops.shared.arguments import refuse_gradients
 from kernels.registry import (
@@ -96,13 +97,13 @@ def _followed(case: Case) -> Followed:
 def moves(case: Case, pass_: str) -> Moves:
     """What `fused` moves: forward two launches, back that of the gate and two products twice."""
     (m, k, n, parts), dtype = case.shape, case.dtype
-    down = Case((m, n, k), dtype)
     if pass_ == "bwd":
         return Moves.of(
-            *back_through_product(*down.shape, dtype, sums=False),
+            *back_through_product(m, n, k, dtype, sums=False),
             activation_step(m, n, dtype.itemsize, gated=True),
             *back_through_product(m, k, parts * n, dtype, sums=False),
         )
+    down = Case((m, n, k), dtype)
     tiling = product_moves.tiling_of(down)
     second = product_moves.forward_moves(down, tiling, biased=False)
     return Moves.of(_followed(case).step(), *second.steps)
@@ -116,6 +117,29 @@ def simple_moves(case: Case, _pass: str) -> Moves:
         Case((m, n, k), case.dtype), simple_tiling(size, False, card), biased=False
     )
     return Moves.of(_followed(case).step(simple_tiling(size, True, card)), *second.steps)
+
+
+def hopper_moves(case: Case, _pass: str) -> Moves:
+    """What the kernels written for Hopper move, one behind the other."""
+    m, k, n, _ = case.shape
+    first, down = _followed(case).by_hopper(), Case((m, n, k), case.dtype)
+    second, biased = product_moves.hopper_moves(down, "fwd"), case.dtype.itemsize * k
+    tiles_down, _across = hopper_tiles(m, k)
+    return Moves(
+        launches=2,
+        unique=_sum(first.unique, second.unique, -biased),
+        requested=_sum(first.requested, second.requested, -2 * biased * tiles_down),
+    )
+
+
+def _sum(*terms: int | None) -> int:
+    return sum(one or 0 for one in terms)
+
+
+def suits(case: Case) -> bool:
+    """Whether they take both products of a case, rows side by side."""
+    m, k, n, _ = case.shape
+    return _followed(case).suits() and product_moves.suits(Case((m, n, k), case.dtype))
 
 
 def registered(

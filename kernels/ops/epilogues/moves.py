@@ -13,7 +13,12 @@ import torch
 
 from kernels.hardware import VECTOR_BYTES
 from kernels.launch import capability, multiprocessors
-from kernels.ops.epilogues.configurations import BACKWARD, epilogue_tiling
+from kernels.ops.epilogues.configurations import (
+    BACKWARD,
+    epilogue_tiling,
+    hopper_tiles,
+    suits_hopper,
+)
 from kernels.ops.products.configurations import Tiling
 from kernels.ops.products.moves import grad_weight_steps, grad_x_steps, requested_bytes
 from kernels.registry import Case, Moved, MovedStep, Moves
@@ -33,12 +38,21 @@ class Followed:
     keeps: bool = False
     heads: bool = False
 
+    @property
+    def _sizes(self) -> tuple[int, int, int]:
+        m, k, n = self.sizes
+        return m, k, n
+
+    @property
+    def _aligned(self) -> bool:
+        _, k, n = self.sizes
+        widths = (k,) if self.heads else (k, n)
+        return all(width * self.itemsize % VECTOR_BYTES == 0 for width in widths)
+
     def tiling(self) -> Tiling:
         """The tiling on the card that is assumed, all rows side by side."""
-        m, k, n = self.sizes
-        widths = (k,) if self.heads else (k, n)
-        aligned = all(width * self.itemsize % VECTOR_BYTES == 0 for width in widths)
-        rule = (m, k, n), self.itemsize, aligned, self.gated, self.keeps or self.residual
+        more = self.keeps or self.residual
+        rule = self._sizes, self.itemsize, self._aligned, self.gated, more
         return epilogue_tiling(*rule, capability(_CPU))
 
     def step(self, tiling: Tiling | None = None) -> MovedStep:
@@ -47,21 +61,41 @@ class Followed:
         (m, k, n), size = self.sizes, self.itemsize
         tiles, tiles_m = tiling.tiles(m, n), -(-m // tiling.block_m)
         of_x, of_weight = requested_bytes(m, k, n, tiling, size)
-        whole = m * n * size
+        whole, parts = m * n * size, 1 + self.gated
 
         def written(name: str, times: int = 1) -> Moved:
             return Moved(name, write_unique=times * whole, write_requested=times * whole)
 
         moved = [Moved("x", m * k * size, of_x)]
-        moved += [Moved(w, n * k * size, of_weight) for w in ("weight", "up")[: 1 + self.gated]]
+        moved.append(Moved("weight", parts * n * k * size, parts * of_weight))
         moved += [Moved("bias", n * size, n * tiles_m * size)] if self.biased else []
         moved += [Moved("residual", whole, whole)] if self.residual else []
         moved += [written("heads" if self.heads and tiling.persistent else "y")]
-        moved += [written("kept", 1 + self.gated)] if self.keeps else []
+        moved += [written("kept", parts)] if self.keeps else []
         if tiling.persistent:
             grid = min(multiprocessors(_CPU), tiles), 1, 1
             return MovedStep("epilogue_persistent", grid, tuple(moved))
         return MovedStep("epilogue_tile", (tiles, 1, 1), tuple(moved))
+
+    def suits(self, heads: tuple[int, int, int, int] | None = None) -> bool:
+        """Whether the kernel written for Hopper takes it, rows side by side."""
+        more = self.keeps or self.residual
+        rule = self._sizes, self.itemsize, self._aligned, self.gated, more, heads
+        return suits_hopper(*rule, capability(_CPU), multiprocessors(_CPU))
+
+    def by_hopper(self) -> Moves:
+        """What that kernel moves: two groups of a program read a tile's bias.
+
+        The copy engine leaves out what lies outside a matrix.
+        """
+        (m, k, n), size = self._sizes, self.itemsize
+        down, across = hopper_tiles(m, n, self.gated)
+        weights, bias = (1 + self.gated) * n * k, n * self.biased
+        return Moves(
+            launches=1,
+            unique=(m * k + weights + bias + m * n) * size,
+            requested=(m * k * across + weights * down + 2 * bias * down + m * n) * size,
+        )
 
 
 def activation_step(m: int, n: int, itemsize: int, gated: bool = False) -> MovedStep:

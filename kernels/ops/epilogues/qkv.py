@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from kernels.launch import capability
+from kernels.launch.gluon import needs_hopper
 from kernels.ops.epilogues import common
 from kernels.ops.epilogues.configurations import simple_tiling
 from kernels.ops.epilogues.forward import in_heads, launch, launch_simple
@@ -27,7 +28,7 @@ from kernels.ops.epilogues.moves import Followed, back_through_product, heads_st
 from kernels.ops.epilogues.operators import ways
 from kernels.ops.epilogues.peers import compiled_qkv, max_autotuned_qkv, torch_qkv
 from kernels.ops.epilogues.qkv_operators import NAME, by_heads, check, composed, launched
-from kernels.ops.products.configurations import BY_TORCH, EVERYWHERE, Tiling
+from kernels.ops.products.configurations import BY_TORCH, EVERYWHERE, HOPPER, TORCH, Tiling, Ways
 from kernels.ops.products.tuning import forward_to_try
 from kernels.ops.shared.arguments import refuse_gradients
 from kernels.ops.shared.available import needs_gpu
@@ -74,6 +75,11 @@ def fused_simple(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
 def fused(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """The fastest in Triton, forward and back, on any card; arguments as of the public one."""
     return launched(x, weight, bias, EVERYWHERE)
+
+
+def fused_hopper(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """The kernel written for Hopper, where `suits_hopper` takes it; elsewhere `fused`."""
+    return launched(x, weight, bias, Ways(HOPPER, TORCH, TORCH))
 
 
 def qkv(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -160,6 +166,17 @@ def simple_moves(case: Case, _pass: str) -> Moves:
     return Moves.of(_followed(case).step(tiling))
 
 
+def hopper_moves(case: Case, _pass: str) -> Moves:
+    """What the kernel written for Hopper moves."""
+    return _followed(case).by_hopper()
+
+
+def suits(case: Case) -> bool:
+    """Whether that kernel takes a case, rows side by side."""
+    n_batches, positions, _, _, n_heads, head_size = case.shape
+    return _followed(case).suits((positions, n_heads, n_batches, head_size))
+
+
 def candidates(case: Case) -> dict[str, Any]:
     """The tilings of the forward in a case as functions of its inputs, and PyTorch's way."""
 
@@ -197,6 +214,14 @@ OP = register(
             ),
             Variant("fused_simple", fused_simple, counted="triton", moves=simple_moves),
             Variant("fused", fused, _BOTH, counted="triton", moves=moves),
+            Variant(
+                "fused_hopper",
+                fused_hopper,
+                counted="formula",
+                moves=hopper_moves,
+                unavailable=needs_hopper,
+                fits=suits,
+            ),
         ),
         shapes=SHAPES,
         beyond=((1, 16, 1024, 3, 16, 64), (3, 100, 1000, 3, 5, 40), (3, 77, 1001, 2, 3, 33)),

@@ -14,7 +14,7 @@ import torch
 from kernels.ops.epilogues.backward import of_heads
 from kernels.ops.epilogues.forward import in_heads, launch
 from kernels.ops.epilogues.moves import Followed, heads_step, moved
-from kernels.ops.products.configurations import TORCH, Ways
+from kernels.ops.products.configurations import HOPPER, TORCH, Ways
 from kernels.ops.products.operators import composed as product
 from kernels.ops.products.operators import gradients
 from kernels.ops.shared.arguments import check_tensor
@@ -71,7 +71,7 @@ def _launch(x: Tensor, weight: Tensor, bias: Tensor | None, forward_by: str, *_:
     if forward_by == TORCH:
         return composed(x, weight, bias)
     given, y = in_heads(x, weight, bias)
-    launch(given)
+    launch(given, hopper=forward_by == HOPPER)
     return y
 
 

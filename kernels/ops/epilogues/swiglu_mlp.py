@@ -16,17 +16,25 @@ from __future__ import annotations
 
 import torch
 
+from kernels.launch.gluon import needs_hopper
 from kernels.ops.chains.gated import SILU
 from kernels.ops.epilogues import linear_swiglu, mlp_common
 from kernels.ops.epilogues.gate_operators import check_mlp, launched_mlp, mlp_composed
-from kernels.ops.epilogues.mlp_common import moves, registered, run_simple, simple_moves
+from kernels.ops.epilogues.mlp_common import (
+    hopper_moves,
+    moves,
+    registered,
+    run_simple,
+    simple_moves,
+    suits,
+)
 from kernels.ops.epilogues.operators import ways
 from kernels.ops.epilogues.peers import (
     compiled_swiglu_mlp,
     max_autotuned_swiglu_mlp,
     torch_swiglu_mlp,
 )
-from kernels.ops.products.configurations import BY_TORCH, EVERYWHERE
+from kernels.ops.products.configurations import BY_TORCH, EVERYWHERE, HOPPER, TORCH, Ways
 from kernels.ops.shared.available import needs_gpu
 from kernels.registry import Variant, cases, named
 
@@ -53,6 +61,11 @@ def fused_simple(x: Tensor, weight: Tensor, down: Tensor) -> Tensor:
 def fused(x: Tensor, weight: Tensor, down: Tensor) -> Tensor:
     """The fastest in Triton, forward and back, on any card; arguments as of the public one."""
     return launched_mlp(x, weight, down, SILU, EVERYWHERE)
+
+
+def fused_hopper(x: Tensor, weight: Tensor, down: Tensor) -> Tensor:
+    """Both products by the kernels written for Hopper, where they stand; elsewhere `fused`."""
+    return launched_mlp(x, weight, down, SILU, Ways(HOPPER, TORCH, TORCH))
 
 
 def swiglu_mlp(x: Tensor, weight: Tensor, down: Tensor) -> Tensor:
@@ -86,6 +99,14 @@ OP = registered(
         ),
         Variant("fused_simple", fused_simple, counted="triton", moves=simple_moves),
         Variant("fused", fused, _BOTH, counted="triton", moves=moves),
+        Variant(
+            "fused_hopper",
+            fused_hopper,
+            counted="formula",
+            moves=hopper_moves,
+            unavailable=needs_hopper,
+            fits=suits,
+        ),
     ),
     flops=(5, 11),
 )
