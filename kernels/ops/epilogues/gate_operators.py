@@ -55,7 +55,7 @@ def check_mlp(x: Tensor, weight: Tensor, down: Tensor, *_: str) -> None:
     if down.dim() != 2 or down.shape[1] != n or down.shape[0] == 0:
         raise ValueError(
             f"down has the shape {tuple(down.shape)}; with weight of shape {tuple(weight.shape)} "
-            f"it takes (M, {n}), M being 1 or more"
+            f"it takes (J, {n}), J being 1 or more"
         )
     _same_dtype("down", down, x)
 
@@ -194,7 +194,7 @@ mlp_operator = define(
     lambda x, weight, down, *_: x.new_empty((*x.shape[:-1], down.shape[0])),
     mlp_composed,
     of=MLPS,
-    tensors={**_TENSORS, "down": "MN"},
+    tensors={**_TENSORS, "down": "JN"},
     independent="*",
     checks=check_mlp,
     moves=_mlp_moves,

@@ -110,10 +110,10 @@ def linear_swiglu(x: Tensor, weight: Tensor) -> Tensor:
 def inputs(
     shape: Shape, dtype: torch.dtype, device: torch.device | str, seed: int
 ) -> dict[str, Any]:
-    """Fresh random x (M, K), and weight (T, N, K) scaled by 1/√K; T is 2, gate and up."""
-    m, k, n, parts = shape
+    """Fresh random x (M, K), and weight (2, N, K) scaled by 1/√K; a shape's T is always 2."""
+    m, k, n, _ = shape
     random = common.Random(dtype, device, seed)
-    return {"x": random(m, k), "weight": random(parts, n, k, scale=k**-0.5)}
+    return {"x": random(m, k), "weight": random(2, n, k, scale=k**-0.5)}
 
 
 # An element costs 5 FLOPs forward behind the products: 1 for exp, 1 to add, 1 for the quotient, 1

@@ -43,12 +43,15 @@ SHAPES: tuple[Shape, ...] = ((4096, 1024, 3072, 2), (8192, 4096, 14336, 2))
 def inputs(
     shape: Shape, dtype: torch.dtype, device: torch.device | str, seed: int
 ) -> dict[str, Any]:
-    """Fresh random x (M, K), weight (T, N, K) and down (K, N), scaled by 1/√K and 1/√N; T is 2."""
-    m, k, n, parts = shape
+    """Fresh random x (M, K), weight (2, N, K) and down (K, N), scaled by 1/√K and 1/√N.
+
+    The last number of a shape, T, is always 2: gate and up.
+    """
+    m, k, n, _ = shape
     random = common.Random(dtype, device, seed)
     return {
         "x": random(m, k),
-        "weight": random(parts, n, k, scale=k**-0.5),
+        "weight": random(2, n, k, scale=k**-0.5),
         "down": random(k, n, scale=n**-0.5),
     }
 
