@@ -11,6 +11,7 @@ from kernels.lab.counting import aten, op_ledger, our_operators, traffic
 from kernels.launch import assume_capability, gluon, interpreting, recording
 from kernels.launch.gluon import is_gluon
 from kernels.ops.epilogues import (
+    epilogue_kernels,
     geglu_mlp,
     linear_bias_gelu,
     linear_bias_residual,
@@ -194,6 +195,20 @@ def test_gelu_by_the_error_function(dtype):
     )
     for one, truth in zip(ours, gradients(exact, wide, dy.double()), strict=True):
         assert off(one, truth) <= 3 * rounding(dtype)
+
+
+def test_the_polynomial_for_16_bits_is_as_near_as_it_says():
+    """GELU in fp32 by the kernel's constants, against float64."""
+    terms = [getattr(epilogue_kernels, f"P{place}").value for place in range(7)]
+    h = torch.linspace(-16, 16, 6401)
+    a = h.abs().clamp(max=epilogue_kernels.FARTHEST.value)
+    y = h.clamp(min=0) - a * torch.exp2(sum(c * a**place for place, c in enumerate(terms)))
+    exact = 0.5 * h.double() * torch.erfc(-h.double() * 0.5**0.5)
+    small = (y - exact).abs()[h.abs() <= 6]
+    assert small[h[h.abs() <= 6] < 0].max() < 1.5e-7 + 2.0**-22
+    near = (h < 0) & (h >= -4)
+    assert ((y - exact) / exact).abs()[near].max() < 1e-4
+    assert y[h < -6].abs().max() < 1e-8
 
 
 def test_geglu_by_the_error_function():

@@ -19,16 +19,34 @@ from triton.language.extra import libdevice
 from kernels.ops.chains.activations import LOG2E, gelu, gelu_erf
 from kernels.ops.products.forward_kernels import tile_at
 
+# log2 Φ(−a) as a polynomial, the constant first, fitted on [0, 6]: a · Φ(−a) is right to 1.4e-7
+# there, up to a = 4 to 6e-5 of itself. Further out, to FARTHEST, it is less than 1e-8 as it should.
+P0, P1 = tl.constexpr(-0.9999995827674866), tl.constexpr(-1.1511567831039429)
+P2, P3 = tl.constexpr(-0.458871454000473), tl.constexpr(-0.05331532284617424)
+P4, P5 = tl.constexpr(0.008038800209760666), tl.constexpr(-0.0007621495169587433)
+P6, FARTHEST = tl.constexpr(3.290430686320178e-05), tl.constexpr(14.0)
+
 
 @triton.jit
-def activated(h, ACTIVATION: tl.constexpr):
-    # By the quotient of two instructions: while a tile is finished its tensor cores wait.
+def gelu_erf_by_power(h):
+    # h · Φ(h) as max(h, 0) − a · 2^p(a) with a = |h|: for 16 bits, in half the instructions of erf.
+    a = tl.minimum(tl.abs(h), FARTHEST)
+    p = ((a * P6 + P5) * a + P4) * a + P3
+    p = ((p * a + P2) * a + P1) * a + P0
+    return tl.maximum(h, 0.0) - a * tl.exp2(p)
+
+
+@triton.jit
+def activated(h, ACTIVATION: tl.constexpr, dtype: tl.constexpr):
+    # In few instructions, as the tensor cores wait while a tile is finished; rounded to `dtype`.
     if ACTIVATION == "silu":
         return libdevice.fast_dividef(h, 1.0 + tl.exp2(h * -LOG2E))
     elif ACTIVATION == "gelu_tanh":
         return gelu(h)
-    else:
+    elif dtype == tl.float32:
         return gelu_erf(h)
+    else:
+        return gelu_erf_by_power(h)
 
 
 @triton.jit
@@ -110,7 +128,7 @@ def epilogue_tile(
             tl.store(kept, total.to(kept_ptr.dtype.element_ty), mask=mask)
             tl.store(kept + N, second.to(kept_ptr.dtype.element_ty), mask=mask)
     if ACTIVATION is not None:
-        total = activated(total, ACTIVATION)
+        total = activated(total, ACTIVATION, y_ptr.dtype.element_ty)
     if GATED:
         total *= second
     if residual_ptr is not None:
@@ -158,7 +176,7 @@ def leave(
         else:
             kept_desc.store([row, col], total.to(kept_desc.dtype))
     if ACTIVATION is not None:
-        total = activated(total, ACTIVATION)
+        total = activated(total, ACTIVATION, y_desc.dtype)
     if GATED:
         total *= second
     if residual_desc is not None:

@@ -9,7 +9,7 @@ The plain product stays a kernel of its own, so that nothing here changes its bi
 - A finished tile is packed and sent off beside the next tile's first products, as there. What is
   done to it before, GELU above all, no product of this group hides: while it lasts, the other
   group's products have the tensor cores. So GELU is told in few instructions: one that computes 2^x
-  and one for 1 / x, or in the form with the error function 2^p(|x|), p a polynomial of degree 7.
+  and one for 1 / x, or in the form with the error function 2^p(|x|), p a polynomial of degree 6.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from kernels.ops.chains.activations import CUBIC, LINEAR, LOG2E
+from kernels.ops.epilogues.epilogue_kernels import FARTHEST, P0, P1, P2, P3, P4, P5, P6
 from kernels.ops.products.hopper_kernels import (
     CHUNK,
     FIRST_STEPS,
@@ -63,16 +64,10 @@ def gelu_tanh(h):
 
 @gluon.jit
 def gelu_erf(h):
-    # h · Φ(h) as max(h, 0) − |h| · Φ(−|h|), and Φ(−a) as 2^p(a): p is fitted to log2 Φ(−a) on
-    # [0, 6], where |h| · Φ(−|h|) is right to 1e-7; further out it is less than that.
-    a = ttgl.minimum(ttgl.abs(h), 6.0)
-    p = a * -5.273116130410926e-07 + 4.1230450733564794e-05
-    p = p * a - 0.0008122650906443596
-    p = p * a + 0.008186656050384045
-    p = p * a - 0.0535438098013401
-    p = p * a - 0.4586896300315857
-    p = p * a - 1.15122389793396
-    p = p * a - 0.9999911189079285
+    # As `epilogue_kernels.gelu_erf_by_power`: max(h, 0) − a · 2^p(a) with a = |h|.
+    a = ttgl.minimum(ttgl.abs(h), FARTHEST)
+    p = ((a * P6 + P5) * a + P4) * a + P3
+    p = ((p * a + P2) * a + P1) * a + P0
     return ttgl.maximum(h, 0.0) - a * ttgl.exp2(p)
 
 
