@@ -222,9 +222,11 @@ def reference(
     eps: float = 1e-5,
 ) -> Tensor:
     """LayerNorm and the product in float64, of a weight (N, K) that is not quantised."""
-    wide = [None if one is None else one.double() for one in (norm_weight, norm_bias, bias)]
-    normed = torch.nn.functional.layer_norm(x.double(), x.shape[-1:], *wide[:2], eps)
-    return torch.nn.functional.linear(normed, weight.double(), wide[2])
+    gamma, beta, b = (
+        None if one is None else one.double() for one in (norm_weight, norm_bias, bias)
+    )
+    normed = torch.nn.functional.layer_norm(x.double(), x.shape[-1:], gamma, beta, eps)
+    return torch.nn.functional.linear(normed, weight.double(), b)
 
 
 def torch_way(

@@ -45,7 +45,9 @@ def launch(given: Given, group: int = HOPPER_GROUP) -> None:
     positions, n_heads, n_batches, head_size = given.heads or (1, 1, 1, None)
     y = given.y if head_size is None else given.y.view(-1, head_size)
     width = HALF_COLS.value if gated else TILE_COLS.value
-    first, second = given.weight.unbind() if gated else (given.weight, given.weight)
+    first = second = given.weight
+    if gated:  # not by unbind(), after which a call could not be made again from its record
+        first, second = first[0], first[1]
     with device_guard(x):
         hopper_epilogue[(min(multiprocessors(x.device), down * across),)](
             _described(x, GROUP_ROWS.value, TILE_K.value),

@@ -7,9 +7,9 @@ The plain product stays a kernel of its own, so that nothing here changes its bi
 - A gate's stage has 128 rows of `gate` over 128 of `up`, by two copies: the sums of a tile are
   those of both products, left and right, and the weights lie in memory as they always do.
 - A finished tile is packed and sent off beside the next tile's first products, as there. What is
-  done to it before, GELU above all, no product of this group hides: while it lasts, the other
-  group's products have the tensor cores. So GELU is told in few instructions: one that computes 2^x
-  and one for 1 / x, or in the form with the error function 2^p(|x|), p a polynomial of degree 6.
+  done to it before, GELU above all, is hidden by no product of its group, and by the other group's
+  only as far as that is behind. So it is told in few instructions: GELU takes one for 2^x and one
+  for 1 / x, or in the form with the error function 2^p(|x|), p a polynomial of degree 6.
 """
 
 from __future__ import annotations
