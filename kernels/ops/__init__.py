@@ -10,6 +10,7 @@ from kernels.ops.chains import (
 )
 from kernels.ops.norms import add_layernorm, add_rmsnorm, layernorm, rmsnorm
 from kernels.ops.products import linear
+from kernels.ops.prologues import layernorm_linear, rmsnorm_linear
 from kernels.ops.softmax import softmax
 
 __all__ = [
@@ -21,8 +22,10 @@ __all__ = [
     "layernorm",
     "layernorm_gelu",
     "layernorm_gelu_dropout_residual",
+    "layernorm_linear",
     "linear",
     "rmsnorm",
+    "rmsnorm_linear",
     "softmax",
     "swiglu",
 ]

@@ -78,8 +78,20 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _formula(ctx: Any, dy: Tensor) -> Any:
     x, weight = ctx.saved_tensors
-    grad_x_by, grad_weight_by = ctx.by
-    for_x, for_weight, for_bias = ctx.needs_input_grad[:3]
+    return *gradients(dy, x, weight, *ctx.needs_input_grad[:3], *ctx.by), None, None, None
+
+
+def gradients(
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    for_x: bool,
+    for_weight: bool,
+    for_bias: bool,
+    grad_x_by: str,
+    grad_weight_by: str,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Return the gradients of x, weight and bias that are wanted, None in place of others."""
     dx = dweight = dbias = None
     if for_x:
         dx = dy @ weight if grad_x_by == TORCH else _grad_x_operator(dy, weight)
@@ -89,7 +101,7 @@ def _formula(ctx: Any, dy: Tensor) -> Any:
         dweight = _rows(dy).T @ _rows(x)
     if for_bias and (dbias is None or not for_weight):
         dbias = _rows(dy).sum(0)
-    return dx, dweight, dbias if for_bias else None, None, None, None
+    return dx, dweight, dbias if for_bias else None
 
 
 def _rows(x: Tensor) -> Tensor:

@@ -1,0 +1,326 @@
+"""What a LayerNorm and an RMSNorm before a product have in common: ways, costs, the `Op`."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from kernels.launch import capability, multiprocessors
+from kernels.launch.gluon import needs_hopper, no_gluon
+from kernels.ops.norms import common as norms
+from kernels.ops.products import linear as products
+from kernels.ops.products.configurations import by_descriptors
+from kernels.ops.prologues import forward as launches
+from kernels.ops.prologues import moves
+from kernels.ops.prologues.configurations import suits_hopper
+from kernels.ops.prologues.folding import kept_fold, launch_fold
+from kernels.ops.prologues.operators import check, folded_launched, launched
+from kernels.ops.shared.arguments import refuse_gradients
+from kernels.ops.shared.available import needs_gpu
+from kernels.ops.shared.operators import needs_gradient, ordinary
+from kernels.registry import (
+    Backward,
+    Case,
+    Cost,
+    Moves,
+    Op,
+    Pass,
+    Shape,
+    Tolerance,
+    Variant,
+    cases,
+    named,
+)
+
+Tensor = torch.Tensor
+
+# Products as a layer of 1024 wide makes them and as a large model does, and a few rows.
+SHAPES: tuple[Shape, ...] = (
+    (4096, 1024, 3072),
+    (16384, 1024, 3072),
+    (8192, 4096, 12288),
+    (16, 1024, 3072),
+)
+# The first two run in every layout, and there they must be quick. N is K at least, or weights
+# folded before would move fewer bytes than the norm's parameters alone.
+SMALL: tuple[Shape, ...] = (
+    (16, 24, 32),
+    (5, 17, 19),
+    (17, 70, 71),
+    (3, 140, 141),
+    (9, 1, 3),
+    (0, 16, 16),
+)
+CENTRED = {"layernorm_linear": True, "rmsnorm_linear": False}
+
+
+# ------------------------------------------------------------------------------------------- ways
+
+
+def two_kernels(
+    name: str,
+    x: Tensor,
+    norm_weight: Tensor | None,
+    norm_bias: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    eps: float,
+) -> Tensor:
+    """The norm's kernel, then the product's, forward and back, by the card's `products.ways`."""
+    ways = products.ways(x)
+    return launched(x, norm_weight, norm_bias, weight, bias, eps, CENTRED[name], ways)
+
+
+def one_kernel(
+    name: str,
+    x: Tensor,
+    norm_weight: Tensor | None,
+    norm_bias: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    eps: float,
+) -> Tensor:
+    """One launch, which normalises each tile of x on its way into the product."""
+    _taken(name, x, norm_weight, norm_bias, weight, bias)
+    return launches.one_kernel(x, norm_weight, norm_bias, weight, bias, eps, CENTRED[name])
+
+
+def folded(
+    name: str,
+    x: Tensor,
+    norm_weight: Tensor | None,
+    norm_bias: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    eps: float,
+    *,
+    hopper: bool = False,
+    keep: bool = True,
+) -> Tensor:
+    """One launch with folded weights, made before: kept from call to call, or anew each time."""
+    _taken(name, x, norm_weight, norm_bias, weight, bias)
+    if keep:
+        known = kept_fold(norm_weight, norm_bias, weight, bias, CENTRED[name])
+        return folded_launched(x, known, eps, hopper)
+    # By its launch on a CPU too, so that a ledger counts it.
+    made = launch_fold(norm_weight, norm_bias, weight, bias, CENTRED[name])
+    return folded_launched(x, made, eps, hopper)
+
+
+def _taken(name: str, x: Tensor, *others: Tensor | None) -> None:
+    check(x, *others)  # type: ignore[arg-type]
+    refuse_gradients(name, x, *others, instead=f"kernels.ops.prologues.{name}")
+
+
+def best(
+    name: str,
+    x: Tensor,
+    norm_weight: Tensor | None,
+    norm_bias: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    eps: float,
+) -> Tensor:
+    """The best way on the card at hand: the rule that the public functions go by.
+
+    Folded on Hopper, where `suits_hopper` says so, nobody asks for a gradient, and the weight is a
+    parameter, which stays so that folding it pays. Everywhere else in two kernels.
+    """
+    tensors = (x, norm_weight, norm_bias, weight, bias)
+    if folds(*tensors):
+        return folded(name, *tensors, eps, hopper=True)
+    return two_kernels(name, *tensors, eps)
+
+
+def folds(x: Tensor, *parameters: Tensor | None) -> bool:
+    """Whether the best way for these tensors is the folded one."""
+    weight = parameters[2]
+    if not getattr(x, "is_cuda", False) or not isinstance(weight, torch.nn.Parameter):
+        return False
+    if torch.compiler.is_compiling() or not ordinary() or needs_gradient(x, *parameters):
+        return False
+    check(x, *parameters)  # type: ignore[arg-type]
+    (n, k), card = weight.shape, capability(x.device)
+    aligned = by_descriptors(x.reshape(-1, k) if x.is_contiguous() else x) if x.numel() else False
+    rule = x.element_size(), aligned and n % 8 == 0, card, multiprocessors(x.device)
+    return no_gluon() is None and suits_hopper((x.numel() // k, k, n), *rule)
+
+
+# --------------------------------------------------------------------------------------- the `Op`
+
+
+def inputs(
+    name: str, shape: Shape, dtype: torch.dtype, device: torch.device | str, seed: int
+) -> dict[str, Any]:
+    """Fresh random x (M, K) off 0, the norm's parameters (K,), weight (N, K), bias (N,)."""
+    m, k, _ = shape
+    names = ("x", "weight", "bias") if CENTRED[name] else ("x", "weight")
+    norm = norms.inputs(names, (m, k), dtype, device, seed)
+    product = products.inputs(shape, dtype, device, seed + 1)
+    told = {"x": norm.pop("x"), **{f"norm_{one}": value for one, value in norm.items()}}
+    return told | {one: product[one] for one in ("weight", "bias")}
+
+
+def _parameters(name: str) -> int:
+    return 2 if CENTRED[name] else 1
+
+
+def _norm_names(name: str) -> tuple[str, ...]:
+    return ("x", "weight", "bias")[: 1 + _parameters(name)]
+
+
+def forward_cost(name: str) -> Callable[[Case], Cost]:
+    """Return what it must do at least: the norm's FLOPs and the product's, nothing in between.
+
+    x, the norm's parameters, weight and bias in, y out.
+    """
+
+    def of(case: Case) -> Cost:
+        m, k, n = case.shape
+        size = case.dtype.itemsize
+        norm = norms.forward_cost(_norm_names(name))(Case((m, k), case.dtype))
+        return Cost(
+            flops=norm.flops + products.forward_cost(case).flops,
+            read_bytes=(m * k + _parameters(name) * k + n * k + n) * size,
+            write_bytes=m * n * size,
+        )
+
+    return of
+
+
+def backward_cost(name: str) -> Callable[[Case], Cost]:
+    """Return what it must do at least, from x and dy: the norm again, both products, the norm back.
+
+    dy, x, the norm's parameters and weight in, a gradient of each out.
+    """
+
+    def of(case: Case) -> Cost:
+        m, k, n = case.shape
+        size, few = case.dtype.itemsize, _parameters(name)
+        rows = Case((m, k), case.dtype)
+        names = _norm_names(name)
+        flops = norms.forward_cost(names)(rows).flops + norms.backward_cost(names)(rows).flops
+        return Cost(
+            flops=flops + products.backward_cost(case).flops,
+            read_bytes=(m * n + m * k + few * k + n * k) * size,
+            write_bytes=(m * k + few * k + n * k + n) * size,
+        )
+
+    return of
+
+
+def _tolerance(dtype: torch.dtype, roundings: int, terms: int, columns: int) -> Tolerance:
+    """So many roundings to `dtype`, and fp32 sums: a product's of `terms`, a norm's of `columns`.
+
+    Tensor cores cut off where they add; see `products.linear`.
+    """
+    unit = torch.finfo(dtype).eps / 2
+    sums = 2.0**-22 * (2 + math.sqrt(terms)) + 8 * 2.0**-24 * (2 + math.log2(max(columns, 2)))
+    return Tolerance(roundings * unit + 2 * sums, 2 * roundings * unit + 4 * sums)
+
+
+def tolerance(case: Case, _name: str) -> Tolerance:
+    """The bound on y: what is normalised is rounded, or the folded weights are, and y is.
+
+    Operator by operator (`eager`) the product is rounded too before the bias is added.
+    """
+    _, k, _ = case.shape
+    return _tolerance(case.dtype, 3, k, k)
+
+
+def gradient_tolerance(case: Case, name: str) -> Tolerance:
+    """The bound on a gradient's error: that of the normalised rows is rounded on the way back.
+
+    It is a sum of N terms; weight's and bias's are sums over M rows, of rounded terms.
+    """
+    m, k, n = case.shape
+    terms = m if name in ("weight", "bias") else n
+    return _tolerance(case.dtype, 4, terms, max(k, m))
+
+
+def register_as(
+    name: str,
+    reference: Callable[..., Tensor],
+    public: Callable[..., Callable[..., Tensor]],
+    eager: Callable[..., Tensor],
+    torch_: Callable[..., Tensor],
+    compiled: Callable[..., Tensor],
+) -> Op:
+    """Return the `Op` of a norm and a product; `public(way)` gives a way the norm's arguments."""
+    centred = CENTRED[name]
+    both = ("fwd", "bwd")
+    few: Sequence[str] = ("norm_weight", "norm_bias")[: _parameters(name)]
+    told = {"x": "MK", **dict.fromkeys(few, "K"), "weight": "NK", "bias": "N"}
+
+    def moved(by: Callable[..., Moves]) -> Callable[[Case, str], Moves]:
+        return functools.partial(by, centred=centred)
+
+    return Op(
+        name=name,
+        suite="matmul",
+        dims="MKN",
+        tensors=told,
+        outputs={"y": "MN"},
+        independent="M",
+        inputs=functools.partial(inputs, name),
+        reference=reference,
+        variants=named(
+            Variant("eager", eager, both, counted="aten"),
+            # What F.rms_norm launches is decided on the card.
+            Variant("torch", torch_, both, counted="aten" if centred else ""),
+            Variant("compile", compiled, both, unavailable=needs_gpu),
+            Variant(
+                "two_kernels",
+                public(two_kernels),
+                both,
+                counted="triton",
+                moves=moved(moves.two_kernels_moves),
+            ),
+            Variant(
+                "one_kernel",
+                public(one_kernel),
+                counted="triton",
+                moves=moved(moves.one_kernel_moves),
+            ),
+            Variant(
+                "one_kernel_folding",
+                public(functools.partial(folded, keep=False)),
+                counted="triton",
+                fits=moves.in_16_bits,
+                moves=moved(moves.folding_moves),
+            ),
+            Variant(
+                "one_kernel_folded",
+                public(folded),
+                counted="triton",
+                fits=moves.in_16_bits,
+                moves=moved(moves.folded_moves),
+            ),
+            Variant(
+                "fused_hopper",
+                public(functools.partial(folded, hopper=True)),
+                counted="formula",
+                moves=moved(moves.hopper_moves),
+                unavailable=needs_hopper,
+                fits=moves.suits,
+            ),
+        ),
+        shapes=SHAPES,
+        small=SMALL,
+        forward=Pass(
+            cost=forward_cost(name),
+            tolerance=tolerance,
+            cases=cases(SHAPES, "bf16") + cases(SHAPES[:1], "fp16"),
+        ),
+        backward=Backward(
+            cost=backward_cost(name),
+            tolerance=gradient_tolerance,
+            cases=cases(SHAPES[:3], "bf16"),
+            differentiates=("x", *few, "weight", "bias"),
+            train_cases=cases(SHAPES[:3], "bf16"),
+        ),
+    )
