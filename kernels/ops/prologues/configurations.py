@@ -25,6 +25,10 @@ from kernels.ops.products.configurations import (
 ONE_KERNEL: dict[tuple[int, int], Tiling] = {
     (7, 5): Tiling(64, 64, 32, num_warps=8, num_stages=2),
     (8, 0): Tiling(128, 128, 32, num_warps=8, num_stages=3),
+    # In steps of 32 products wait for one another: x is normalised in registers, and they read it
+    # there.
+    (9, 0): Tiling(128, 128, 64, num_warps=8, num_stages=3),
+    (10, 0): Tiling(128, 128, 32, num_warps=8, num_stages=3),
 }
 FOLDED: dict[tuple[int, int], Tiling] = {
     (7, 5): Tiling(64, 64, 32, num_warps=8, num_stages=2),
