@@ -274,13 +274,6 @@ def register_as(
             Variant("torch", torch_, both, counted="aten" if centred else ""),
             Variant("compile", compiled, both, unavailable=needs_gpu),
             Variant(
-                "two_kernels",
-                public(two_kernels),
-                both,
-                counted="triton",
-                moves=moved(moves.two_kernels_moves),
-            ),
-            Variant(
                 "one_kernel",
                 public(one_kernel),
                 counted="triton",
@@ -299,6 +292,13 @@ def register_as(
                 counted="triton",
                 fits=moves.in_16_bits,
                 moves=moved(moves.folded_moves),
+            ),
+            Variant(
+                "two_kernels",
+                public(two_kernels),
+                both,
+                counted="triton",
+                moves=moved(moves.two_kernels_moves),
             ),
             Variant(
                 "fused_hopper",

@@ -39,11 +39,13 @@ class LayerNormLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The norm of x and the product."""
-        norm, weight, bias = self.norm, self.linear.weight, self.linear.bias
+        norm, weight = self.norm, self.linear.weight
+        bias: Tensor | None = self.linear.bias
         if torch.is_autocast_enabled(x.device.type):
             dtype = torch.get_autocast_dtype(x.device.type)
             if x.dtype != dtype:
                 h = layer_norm(x, norm.weight, norm.bias, norm.eps)
                 return nn.functional.linear(h, weight, bias)  # which casts all three
-            weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
+            cast = weight.to(dtype), None if bias is None else bias.to(dtype)
+            return layernorm_linear(x, norm.weight, norm.bias, *cast, norm.eps)
         return layernorm_linear(x, norm.weight, norm.bias, weight, bias, norm.eps)
