@@ -28,8 +28,7 @@ REGISTERS = 168  # a thread's at the launch: 65536 over 12 warps
 _TYPES = {torch.bfloat16: ttgl.bfloat16, torch.float16: ttgl.float16}
 
 
-def described(x: Tensor, rows: int, cols: int) -> TensorDescriptor:
-    """The descriptor of a matrix in 16 bits for tiles of `rows` × `cols`."""
+def _described(x: Tensor, rows: int, cols: int) -> TensorDescriptor:
     layout = ttgl.NVMMASharedLayout.get_default_for([rows, cols], _TYPES[x.dtype])
     return TensorDescriptor(x, list(x.shape), list(x.stride()), [rows, cols], layout)
 
@@ -47,9 +46,9 @@ def launch(
     k_steps = max(FIRST_STEPS.value, -(-k // TILE_K.value))
     with device_guard(x):
         hopper_product[(min(multiprocessors(x.device), down * across),)](
-            described(x, GROUP_ROWS.value, TILE_K.value),
-            described(weight, TILE_COLS.value, TILE_K.value),
-            described(y, GROUP_ROWS.value, CHUNK.value),
+            _described(x, GROUP_ROWS.value, TILE_K.value),
+            _described(weight, TILE_COLS.value, TILE_K.value),
+            _described(y, GROUP_ROWS.value, CHUNK.value),
             y if bias is None else bias,
             m,
             n // 8,

@@ -78,20 +78,8 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _formula(ctx: Any, dy: Tensor) -> Any:
     x, weight = ctx.saved_tensors
-    return *gradients(dy, x, weight, *ctx.needs_input_grad[:3], *ctx.by), None, None, None
-
-
-def gradients(
-    dy: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    for_x: bool,
-    for_weight: bool,
-    for_bias: bool,
-    grad_x_by: str,
-    grad_weight_by: str,
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Return the gradients of x, weight and bias that are wanted, None in place of others."""
+    grad_x_by, grad_weight_by = ctx.by
+    for_x, for_weight, for_bias = ctx.needs_input_grad[:3]
     dx = dweight = dbias = None
     if for_x:
         dx = dy @ weight if grad_x_by == TORCH else _grad_x_operator(dy, weight)
@@ -101,7 +89,7 @@ def gradients(
         dweight = _rows(dy).T @ _rows(x)
     if for_bias and (dbias is None or not for_weight):
         dbias = _rows(dy).sum(0)
-    return dx, dweight, dbias if for_bias else None
+    return dx, dweight, dbias if for_bias else None, None, None, None
 
 
 def _rows(x: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from kernels.ops.prologues.folding import kept_fold, launch_fold
 from kernels.ops.prologues.operators import check, folded_launched, launched
 from kernels.ops.shared.arguments import refuse_gradients
 from kernels.ops.shared.available import needs_gpu
-from kernels.ops.shared.operators import needs_gradient, ordinary
+from kernels.ops.shared.operators import _ordinary, needs_gradient
 from kernels.registry import (
     Backward,
     Case,
@@ -141,7 +141,7 @@ def folds(x: Tensor, *parameters: Tensor | None) -> bool:
     weight = parameters[2]
     if not getattr(x, "is_cuda", False) or not isinstance(weight, torch.nn.Parameter):
         return False
-    if torch.compiler.is_compiling() or not ordinary() or needs_gradient(x, *parameters):
+    if torch.compiler.is_compiling() or not _ordinary() or needs_gradient(x, *parameters):
         return False
     check(x, *parameters)  # type: ignore[arg-type]
     (n, k), card = weight.shape, capability(x.device)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import functools
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 from kernels.ops.norms.operators import norm_backward, norm_train
 from kernels.ops.products.configurations import HOPPER, TRITON, Ways
+from kernels.ops.products.operators import _formula as back_through_product
 from kernels.ops.products.operators import check as check_product
 from kernels.ops.products.operators import composed as composed_product
-from kernels.ops.products.operators import gradients
 from kernels.ops.prologues.folding import Folded
 from kernels.ops.prologues.forward import folded_by, two_kernels
 from kernels.ops.prologues.moves import folded_operator_moves, operator_moves
@@ -98,7 +99,10 @@ def _formula(ctx: Any, dy: Tensor) -> Any:
     h = x
     if through or for_weight:
         h, _, mean, inv_std = norm_train(x, None, norm_weight, norm_bias, ctx.eps, ctx.centred)
-    dh, dweight, dbias = gradients(dy, h, weight, through, for_weight, for_bias, *ctx.by)
+    product = SimpleNamespace(
+        saved_tensors=(h, weight), needs_input_grad=(through, for_weight, for_bias), by=ctx.by
+    )
+    dh, dweight, dbias, *_ = back_through_product(product, dy)
     dx = dnorm_weight = dnorm_bias = None
     if dh is not None:
         mean = mean if ctx.centred else None
