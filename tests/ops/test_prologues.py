@@ -9,6 +9,7 @@ from torch import nn
 from torch.func import grad, jvp, vmap
 from torch.nn import functional as F
 
+from kernels import passes
 from kernels.lab.counting import by_formula, op_ledger, traffic
 from kernels.launch import assume_capability, interpreting, launches, recording
 from kernels.launch.gluon import is_gluon, no_gluon
@@ -27,6 +28,7 @@ from kernels.ops.prologues.forward import folded_forward
 from kernels.ops.prologues.layernorm_linear import layernorm_linear, reference
 from kernels.ops.prologues.modules import LayerNormLinear
 from kernels.ops.prologues.rmsnorm_linear import rmsnorm_linear
+from kernels.ops.shared import operators
 from kernels.registry import Case, get
 
 OPS = {name: get(name) for name in common.CENTRED}
@@ -348,6 +350,21 @@ def test_transforms_and_compilers_take_the_public_function(op):
     leaf = x.clone().requires_grad_()
     (dx,) = torch.autograd.grad(compiled(leaf, **others).sin().sum(), leaf)
     near(dx, grad(exact)(x.double()))
+
+
+@EVERY
+def test_the_short_way_gives_the_same_bits_and_dispatches_nothing(op, monkeypatch):
+    given = make((6, 16, 8), torch.bfloat16, op=op)
+    step = passes.bind(op, op.variant("two_kernels"), given, "train")
+    calls = (step, lambda: (op.variant("one_kernel_folded").fn(**given),))
+    expected = [call() for call in calls]
+    monkeypatch.setattr(operators, "SHORT_WHERE", "is_cpu")
+    for call, wanted in zip(calls, expected, strict=True):
+        call()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+            got = call()
+        assert not [event.key for event in seen.key_averages() if "fusing_kernels" in event.key]
+        assert all(torch.equal(one, other) for one, other in zip(got, wanted, strict=True))
 
 
 def test_autocast_leaves_dtypes_as_they_are():
