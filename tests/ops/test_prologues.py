@@ -2,6 +2,7 @@
 
 import gc
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch.func import grad, jvp, vmap
 from torch.nn import functional as F
 
 from kernels import passes
-from kernels.lab.counting import by_formula, op_ledger, traffic
+from kernels.lab.counting import aten, by_formula, op_ledger, our_operators, traffic
 from kernels.launch import assume_capability, interpreting, launches, recording
 from kernels.launch.gluon import is_gluon, no_gluon
 from kernels.ops.products.configurations import Tiling
@@ -172,6 +173,32 @@ def test_a_large_case_is_counted_by_its_formula(op, pass_):
         assert folded.bytes_unique < ledger.bytes_unique - 2 * m * k * 2 + 8 * 3072
     else:
         assert apart > 2 * m * k * 2
+
+
+@EVERY
+def test_in_a_model_the_operators_are_told_by_their_formulas(op, monkeypatch):
+    """On fake CUDA tensors a call goes through the operator; a large one by its formula."""
+    case = Case((64, 256, 96), torch.bfloat16)
+    fakes = aten.fake_inputs(op, case)
+    whole = aten.count(op.variant("two_kernels").fn, **fakes)
+    monkeypatch.setattr(our_operators, "MOST_REQUESTED", 0)
+    told = aten.count(op.variant("two_kernels").fn, **fakes)
+    assert [step.kind for step in told] == ["launch", "launch"]
+    assert [step.name for step in whole] == [step.name for step in told]
+    for one, other in zip(whole, told, strict=True):
+        seen, formula = ([t for t in s.tensors if t.unique] for s in (one, other))
+        assert [replace(t, tensor="") for t in seen] == [replace(t, tensor="") for t in formula]
+
+
+@EVERY
+def test_every_candidate_of_tune_is_right(op):
+    case = Case((40, 72, 136), torch.bfloat16)
+    given = make(case.shape, case.dtype, op=op)
+    exact = op.reference(**wide(given))
+    tried = op.forward.candidates(case)
+    assert len(tried) > 10
+    for name, fn in tried.items():
+        assert off(fn(**given), exact) <= 3 * 2.0**-9, name
 
 
 # --------------------------------------------------------------------------------------------- kept

@@ -19,8 +19,10 @@ from kernels.ops.prologues import moves
 from kernels.ops.prologues.configurations import suits_hopper
 from kernels.ops.prologues.folding import kept_fold, launch_fold
 from kernels.ops.prologues.operators import check, folded_launched, launched
+from kernels.ops.prologues.tuning import candidates
 from kernels.ops.shared.arguments import refuse_gradients
 from kernels.ops.shared.available import needs_gpu
+from kernels.ops.shared.compiled import compiled_each, max_autotuned_each
 from kernels.ops.shared.operators import _ordinary, needs_gradient
 from kernels.registry import (
     Backward,
@@ -55,6 +57,7 @@ SMALL: tuple[Shape, ...] = (
     (9, 1, 3),
     (0, 16, 16),
 )
+MAX_AUTOTUNED = cases(SHAPES[:1], "bf16")
 CENTRED = {"layernorm_linear": True, "rmsnorm_linear": False}
 
 
@@ -248,7 +251,6 @@ def register_as(
     public: Callable[..., Callable[..., Tensor]],
     eager: Callable[..., Tensor],
     torch_: Callable[..., Tensor],
-    compiled: Callable[..., Tensor],
 ) -> Op:
     """Return the `Op` of a norm and a product; `public(way)` gives a way the norm's arguments."""
     centred = CENTRED[name]
@@ -272,7 +274,13 @@ def register_as(
             Variant("eager", eager, both, counted="aten"),
             # What F.rms_norm launches is decided on the card.
             Variant("torch", torch_, both, counted="aten" if centred else ""),
-            Variant("compile", compiled, both, unavailable=needs_gpu),
+            Variant("compile", compiled_each(torch_), both, unavailable=needs_gpu),
+            Variant(
+                "compile_max_autotune",
+                max_autotuned_each(torch_),
+                unavailable=needs_gpu,
+                cases=MAX_AUTOTUNED,
+            ),
             Variant(
                 "one_kernel",
                 public(one_kernel),
@@ -315,6 +323,7 @@ def register_as(
             cost=forward_cost(name),
             tolerance=tolerance,
             cases=cases(SHAPES, "bf16") + cases(SHAPES[:1], "fp16"),
+            candidates=candidates(torch_, centred),
         ),
         backward=Backward(
             cost=backward_cost(name),

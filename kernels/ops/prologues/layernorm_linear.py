@@ -34,7 +34,6 @@ from kernels.ops.norms.layernorm import reference as norm_reference
 from kernels.ops.products.linear import eager as eager_product
 from kernels.ops.products.linear import reference as product_reference
 from kernels.ops.prologues import common
-from kernels.ops.shared.compiled import compiled_each
 from kernels.registry import register
 
 Tensor = torch.Tensor
@@ -129,6 +128,5 @@ OP = register(
         _by,
         eager,
         torch_layernorm_linear,
-        compiled_each(torch_layernorm_linear),
     )
 )
