@@ -245,6 +245,19 @@ def test_what_is_written_past_pytorchs_count_is_not_seen_until_it_is_told():
     assert torch.equal(kept_fold(*tensors, True).weight, composed_fold(*tensors, True).weight)
 
 
+def test_the_module_forgets_what_it_folded_when_it_is_trained_or_not():
+    layer = LayerNormLinear(16, 24, dtype=torch.bfloat16)
+    tensors = (layer.norm.weight, layer.norm.bias, layer.linear.weight, layer.linear.bias)
+    before = kept_fold(*tensors, True)
+    layer.linear.weight.data.mul_(2)
+    for mode in (layer.eval, layer.train):
+        mode()
+        after = kept_fold(*tensors, True)
+        assert after is not before
+        assert torch.equal(after.weight, composed_fold(*tensors, True).weight)
+        before = after
+
+
 def test_it_lives_as_long_as_the_weight_and_holds_nothing_else():
     from kernels.ops.prologues import folding
 

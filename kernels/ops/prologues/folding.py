@@ -176,9 +176,10 @@ def kept_fold(
 
     A change is seen by the tensor, by its address and by PyTorch's count of what was written into
     it: an optimizer's step, `load_state_dict`, any operator in place. What is written through
-    `.data`, or by a foreign kernel, counts as nothing: call `forget_folded` then. Folded weights
-    live as long as `weight`. Tensors made in inference mode have no such count; they are folded at
-    each call. A CUDA graph holds what was current when it was captured.
+    `.data`, by a foreign kernel, or by the replay of a CUDA graph counts as nothing: call
+    `forget_folded` then. A graph holds what was current when it was captured. Folded weights take
+    as much memory as `weight`, and live as long. Tensors made in inference mode have no such count;
+    they are folded at each call.
     """
     tensors = (norm_weight, norm_bias, weight, bias)
     if any(one is not None and one.is_inference() for one in tensors):
@@ -201,6 +202,9 @@ def kept_fold(
     return folded
 
 
-def forget_folded() -> None:
-    """Throw away all folded weights: the next calls make them anew."""
-    _kept.clear()
+def forget_folded(weight: Tensor | None = None) -> None:
+    """Throw away the folded weights of `weight`, or of all if None: a next call makes them anew."""
+    if weight is None:
+        _kept.clear()
+    else:
+        _kept.pop(weight, None)

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from kernels.ops.norms.layernorm import layer_norm
+from kernels.ops.prologues.folding import forget_folded
 from kernels.ops.prologues.layernorm_linear import layernorm_linear
 
 Tensor = torch.Tensor
@@ -18,7 +19,7 @@ class LayerNormLinear(nn.Module):
     (`norm.weight`, `linear.bias`, …), their initial values and their `state_dict`, and a
     `nn.Sequential` of the two under these names loads it. x is (..., in_features), the result
     (..., out_features). Without gradients the folded way is taken where it is the best, and what is
-    folded is kept until a parameter changes (`folding.kept_fold`).
+    folded is kept until a parameter changes (`folding.kept_fold`), or until `train` or `eval`.
 
     Inside autocast the product is of autocast's dtype and x is normalised in its own, as by the two
     modules; parameters are cast at each call then, and nothing is folded.
@@ -36,6 +37,14 @@ class LayerNormLinear(nn.Module):
         super().__init__()
         self.norm = nn.LayerNorm(in_features, eps, device=device, dtype=dtype)
         self.linear = nn.Linear(in_features, out_features, bias, device=device, dtype=dtype)
+
+    def train(self, mode: bool = True) -> LayerNormLinear:
+        """Turn training on or off; folded weights are made anew after it.
+
+        Some changes of parameters nobody counts, as those by the graph of a whole training step.
+        """
+        forget_folded(self.linear.weight)
+        return super().train(mode)
 
     def forward(self, x: Tensor) -> Tensor:
         """The norm of x and the product."""
