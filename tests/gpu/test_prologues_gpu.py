@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from kernels import passes
-from kernels.ops.prologues import common
+from kernels.ops.prologues import ways
 from kernels.ops.prologues.layernorm_linear import layernorm_linear
 from kernels.ops.prologues.modules import LayerNormLinear
 from kernels.registry import Case, get
@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
 ]
-OPS = [get(name) for name in common.CENTRED]
+OPS = [get(name) for name in ways.CENTRED]
 LN = OPS[0]
 EVERY = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 DTYPES = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
@@ -40,7 +40,7 @@ def off(y, op, given):
     return ((y.double() - exact).norm() / exact.norm()).item()
 
 
-def ways(op, shape, dtype):
+def launched_by(op, shape, dtype):
     case = Case(shape, dtype)
     found = [op.variant(n) for n in ("two_kernels", "one_kernel", "one_kernel_folding")]
     found += [op.variant("one_kernel_folded")]
@@ -54,7 +54,7 @@ def ways(op, shape, dtype):
 def test_every_way_is_as_near_as_pytorch(op, shape, dtype):
     given = given_of(op, shape, dtype)
     theirs = off(op.variant("torch").fn(**given), op, given)
-    for variant in ways(op, shape, dtype):
+    for variant in launched_by(op, shape, dtype):
         y = variant.fn(**given)
         assert off(y, op, given) <= 1.2 * theirs, variant.name
         assert torch.equal(y, variant.fn(**given)), variant.name
@@ -66,7 +66,7 @@ def test_every_way_is_as_near_as_pytorch(op, shape, dtype):
 def test_a_mean_up_to_100_costs_no_more_than_it_costs_pytorch(mean, k, dtype):
     given = given_of(LN, (4096, k, 1024), dtype, mean)
     theirs = off(LN.variant("torch").fn(**given), LN, given)
-    for variant in ways(LN, (4096, k, 1024), dtype):
+    for variant in launched_by(LN, (4096, k, 1024), dtype):
         assert off(variant.fn(**given), LN, given) <= 2 * theirs, variant.name
 
 
@@ -74,7 +74,7 @@ def test_a_mean_up_to_100_costs_no_more_than_it_costs_pytorch(mean, k, dtype):
 def test_a_mean_of_1000_is_bounded(dtype):
     given = given_of(LN, (4096, 1024, 1024), dtype, 1000)
     theirs = off(LN.variant("torch").fn(**given), LN, given)
-    for variant in ways(LN, (4096, 1024, 1024), dtype):
+    for variant in launched_by(LN, (4096, 1024, 1024), dtype):
         assert off(variant.fn(**given), LN, given) <= 2 * theirs + 2000 * 2.0**-22, variant.name
 
 
@@ -100,9 +100,9 @@ def test_the_public_function_folds_for_inference_and_again_after_a_step():
     told = (layer.norm.weight, layer.norm.bias, layer.linear.weight, layer.linear.bias)
     names = ("norm_weight", "norm_bias", "weight", "bias")
     parameters = dict(zip(names, told, strict=True))
-    assert not common.folds(x, *told)
+    assert not ways.folds(x, *told)
     with torch.no_grad():
-        assert common.folds(x, *told)
+        assert ways.folds(x, *told)
         assert torch.equal(layer(x), LN.variant("fused_hopper").fn(x=x, **parameters))
     layer(x).float().pow(2).mean().backward()
     torch.optim.SGD(layer.parameters(), 1.0).step()

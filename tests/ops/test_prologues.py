@@ -15,7 +15,7 @@ from kernels.lab.counting import aten, by_formula, op_ledger, our_operators, tra
 from kernels.launch import assume_capability, interpreting, launches, recording
 from kernels.launch.gluon import is_gluon, no_gluon
 from kernels.ops.products.configurations import Tiling
-from kernels.ops.prologues import common, moves
+from kernels.ops.prologues import moves, ways
 from kernels.ops.prologues.configurations import hopper_group, hopper_programs, suits_hopper
 from kernels.ops.prologues.folding import (
     Folded,
@@ -32,7 +32,7 @@ from kernels.ops.prologues.rmsnorm_linear import rmsnorm_linear
 from kernels.ops.shared import operators
 from kernels.registry import Case, get
 
-OPS = {name: get(name) for name in common.CENTRED}
+OPS = {name: get(name) for name in ways.CENTRED}
 LN = OPS["layernorm_linear"]
 HALVES = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
 NORMS = pytest.mark.parametrize("centred", [True, False], ids=["layernorm", "rmsnorm"])
@@ -283,9 +283,9 @@ def test_nothing_is_folded_for_a_gradient_or_on_a_cpu():
     for variant in ("one_kernel", "one_kernel_folded", "one_kernel_folding"):
         with pytest.raises(RuntimeError, match="layernorm_linear has no backward pass"):
             LN.variant(variant).fn(**leaves)
-    assert not common.folds(*leaves.values())
+    assert not ways.folds(*leaves.values())
     with torch.no_grad():
-        assert not common.folds(*leaves.values())
+        assert not ways.folds(*leaves.values())
         assert torch.equal(layernorm_linear(**leaves), LN.variant("two_kernels").fn(**given))
 
 

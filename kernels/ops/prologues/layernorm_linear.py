@@ -7,7 +7,7 @@ x has the shape (..., K), γ and β (`norm_weight`, `norm_bias`) K elements, W (
 two kernels 2·M·K·s more, for h is written and read, if the L2 doesn't keep it in between. FLOPs are
 the product's 2·M·N·K and some 7·M·K of the norm.
 
-The ways, slowest idea last:
+The ways, simplest first:
 
 - `two_kernels`: the norm, then the product. What TransformerEngine's module of this name runs.
 - `one_kernel`: the norm as the product's prologue. Each column of tiles normalises its rows of x
@@ -33,7 +33,7 @@ from kernels.ops.norms.layernorm import eager as eager_norm
 from kernels.ops.norms.layernorm import reference as norm_reference
 from kernels.ops.products.linear import eager as eager_product
 from kernels.ops.products.linear import reference as product_reference
-from kernels.ops.prologues import common
+from kernels.ops.prologues import common, ways
 from kernels.registry import register
 
 Tensor = torch.Tensor
@@ -95,7 +95,7 @@ def layernorm_linear(
 
     It takes two kernels, the norm and the product, and going back computes the norm again. Where
     nobody asks for a gradient and `weight` is a parameter, Hopper takes one kernel, with weights
-    folded before (`common.best` is the rule). They are kept, and made again when one of the four
+    folded before (`ways.best` is the rule). They are kept, and made again when one of the four
     parameters has changed; `folding.kept_fold` says which changes are not seen. Folded, errors are
     `torch`'s at means up to 100 standard deviations, in 16 bits; beyond, what fp32 loses in a
     product of large x comes through (`folding` tells how much).
@@ -103,7 +103,7 @@ def layernorm_linear(
     Inside torch.compile, a transform of `torch.func` and forward-mode differentiation nothing is
     folded. On a CPU the kernels are interpreted.
     """
-    return common.best(NAME, x, norm_weight, norm_bias, weight, bias, eps)
+    return ways.best(NAME, x, norm_weight, norm_bias, weight, bias, eps)
 
 
 def _by(way: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -122,7 +122,7 @@ def _by(way: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 OP = register(
-    common.register_as(
+    common.op_of(
         NAME,
         reference,
         _by,

@@ -17,7 +17,7 @@ from kernels.ops.norms.rmsnorm import eager as eager_norm
 from kernels.ops.norms.rmsnorm import reference as norm_reference
 from kernels.ops.products.linear import eager as eager_product
 from kernels.ops.products.linear import reference as product_reference
-from kernels.ops.prologues import common
+from kernels.ops.prologues import common, ways
 from kernels.registry import register
 
 Tensor = torch.Tensor
@@ -66,7 +66,7 @@ def rmsnorm_linear(
     eps: float = 1e-5,
 ) -> Tensor:
     """RMSNorm over x's last dimension and a product; all as `layernorm_linear`, without a mean."""
-    return common.best(NAME, x, norm_weight, None, weight, bias, eps)
+    return ways.best(NAME, x, norm_weight, None, weight, bias, eps)
 
 
 def _by(way: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -84,7 +84,7 @@ def _by(way: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 OP = register(
-    common.register_as(
+    common.op_of(
         NAME,
         reference,
         _by,
