@@ -289,6 +289,38 @@ def test_nothing_is_folded_for_a_gradient_or_on_a_cpu():
         assert torch.equal(layernorm_linear(**leaves), LN.variant("two_kernels").fn(**given))
 
 
+@EVERY
+def test_the_best_way_for_inference_on_hopper_is_folded_and_follows_the_parameters(op, monkeypatch):
+    """As if this were a card with one SM; what is written for it is interpreted in Triton."""
+    monkeypatch.setattr(operators, "SHORT_WHERE", "is_cpu")
+    monkeypatch.setattr(ways, "multiprocessors", lambda _: 1)
+    given = make((16, 256, 32), torch.bfloat16, op=op)
+    parameters = {name: nn.Parameter(value) for name, value in given.items() if name != "x"}
+    ours = {"layernorm_linear": layernorm_linear, "rmsnorm_linear": rmsnorm_linear}[op.name]
+    x, told = given["x"], folds_of(parameters)
+
+    def names():
+        with interpreting() as seen:
+            y = ours(x, **parameters)
+        exact = op.reference(x.double(), **{n: p.detach().double() for n, p in parameters.items()})
+        assert off(y.detach(), exact) <= 3 * 2.0**-9
+        return [launch.name for launch in seen]
+
+    assert names() == ["norm_row", "linear_tile"]  # parameters want gradients
+    with torch.no_grad():
+        assert ways.folds(x, *told)
+        assert ways.folds(x.view(2, 8, 256), *told)
+        assert not ways.folds(x.view(2, 8, 256).transpose(0, 1), *told)
+        y = ours(x, **parameters)
+        assert torch.equal(y, op.variant("one_kernel_folded").fn(x=x, **parameters))
+        parameters["weight"].mul_(2)
+        assert torch.equal(
+            ours(x, **parameters), folded_forward(x, fold(*told, ways.CENTRED[op.name]), 1e-5)
+        )
+        plain = {name: value.detach() for name, value in parameters.items()}
+        assert torch.equal(ours(x, **plain), op.variant("two_kernels").fn(x=x, **plain))
+
+
 # ------------------------------------------------------------------------- what is kept, going back
 
 

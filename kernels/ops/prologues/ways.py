@@ -13,6 +13,7 @@ from kernels.ops.prologues import forward as launches
 from kernels.ops.prologues.configurations import suits_hopper
 from kernels.ops.prologues.folding import kept_fold, launch_fold
 from kernels.ops.prologues.operators import check, folded_launched, launched
+from kernels.ops.shared import operators as shared
 from kernels.ops.shared.arguments import refuse_gradients
 from kernels.ops.shared.operators import _ordinary, needs_gradient
 
@@ -99,7 +100,7 @@ def best(
 def folds(x: Tensor, *parameters: Tensor | None) -> bool:
     """Whether the best way for these tensors is the folded one."""
     weight = parameters[2]
-    if not getattr(x, "is_cuda", False) or not isinstance(weight, torch.nn.Parameter):
+    if not getattr(x, shared.SHORT_WHERE, False) or not isinstance(weight, torch.nn.Parameter):
         return False
     if torch.compiler.is_compiling() or not _ordinary() or needs_gradient(x, *parameters):
         return False
