@@ -158,6 +158,23 @@ def test_every_way_through_a_folded_product_moves_what_its_formula_says(name, sh
     assert tuple(one for one in step.tensors if one.unique) == wanted.tensors
 
 
+def test_on_hopper_statistics_load_x_for_themselves():
+    """A tile that is multiplied there must not go to registers too: see `kernels.folded_tile`."""
+    given = make((96, 64, 80), torch.bfloat16)
+    folded = fold(*folds_of(given), True)
+    for tiling in TILINGS.values():
+        asked = []
+        for capability in (80, 90, 100):
+            with assume_capability(capability), interpreting() as seen:
+                y = folded_forward(given["x"], folded, 1e-5, tiling=tiling)
+            assert off(y, reference(**wide(given))) <= 3 * 2.0**-9
+            (step,) = traffic.ledger_of(seen).steps
+            asked.append(step.tensor("x").read_requested)
+        across = -(-80 // tiling.block_n)
+        assert asked[1] - asked[0] == 96 * 64 * 2 * across
+        assert asked[2] == asked[0]
+
+
 @EVERY
 @pytest.mark.parametrize("pass_", ["fwd", "bwd"])
 def test_a_large_case_is_counted_by_its_formula(op, pass_):

@@ -33,7 +33,7 @@ ONE_KERNEL: dict[tuple[int, int], Tiling] = {
 FOLDED: dict[tuple[int, int], Tiling] = {
     (7, 5): Tiling(64, 64, 32, num_warps=8, num_stages=2),
     (8, 0): Tiling(128, 128, 32, num_warps=8, num_stages=3),
-    (9, 0): Tiling(128, 128, 64, 8, 4, persistent=True),
+    (9, 0): Tiling(128, 256, 64, num_warps=8, num_stages=3, persistent=True, halves=True),
     (10, 0): Tiling(128, 128, 64, num_warps=8, num_stages=3, persistent=True),
     (12, 0): Tiling(128, 64, 64, num_warps=8, num_stages=3, persistent=True),
 }
@@ -68,6 +68,14 @@ def one_kernel_tiling(m: int, itemsize: int, aligned: bool, capability: tuple[in
 def folded_tiling(m: int, itemsize: int, aligned: bool, capability: tuple[int, int]) -> Tiling:
     """Return how the folded product runs in Triton; arguments as of `one_kernel_tiling`."""
     return _tiling(FOLDED, m, itemsize, aligned, capability)
+
+
+def statistics_apart(capability: tuple[int, int]) -> bool:
+    """Whether a folded product's statistics load x for themselves (`kernels.folded_tile` says why).
+
+    On Hopper they must; on other cards they take the tile that is multiplied.
+    """
+    return capability[0] == 9
 
 
 HOPPER_STEP = 64  # elements of K in a step of the kernel written for Hopper

@@ -10,7 +10,12 @@ from kernels.ops.norms.forward import forward as norm_forward
 from kernels.ops.products.configurations import HOPPER, Tiling, by_descriptors
 from kernels.ops.products.forward import described, matrix
 from kernels.ops.products.operators import FORWARD_BY
-from kernels.ops.prologues.configurations import folded_tiling, one_kernel_tiling, suits_hopper
+from kernels.ops.prologues.configurations import (
+    folded_tiling,
+    one_kernel_tiling,
+    statistics_apart,
+    suits_hopper,
+)
 from kernels.ops.prologues.folding import Folded
 from kernels.ops.prologues.kernels import folded_persistent, folded_tile, norm_linear_tile
 from kernels.ops.shared.operators import device_guard
@@ -111,7 +116,13 @@ def folded_forward(
         return y
     if tiling is None:
         tiling = folded_tiling(m, x.element_size(), aligned, card)
-    blocks = {"BLOCK_M": tiling.block_m, "BLOCK_N": tiling.block_n, "BLOCK_K": tiling.block_k}
+    blocks = {
+        "BLOCK_M": tiling.block_m,
+        "BLOCK_N": tiling.block_n,
+        "BLOCK_K": tiling.block_k,
+        "STAGES": tiling.num_stages,
+        "APART": statistics_apart(card),
+    }
     warps = {"num_warps": tiling.num_warps, "num_stages": tiling.num_stages}
     centred = sums is not None
     with device_guard(x):

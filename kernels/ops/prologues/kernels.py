@@ -124,8 +124,14 @@ def folded_tile(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP: tl.constexpr,
+    STAGES: tl.constexpr,
+    APART: tl.constexpr,
 ):
     # A program computes one tile of y, as `linear_tile` does, and beside it its rows' statistics.
+    # They take the very tile of x that is multiplied, but with APART one of their own, from the
+    # last tile of the row to its first. Hopper needs that: where a tile goes to registers too,
+    # Triton (3.6, 3.7) keeps a buffer fewer of it than its asynchronous products need, and writes a
+    # later tile over one that is still multiplied.
     m, n = tile_at(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP)
     rows = m * BLOCK_M + tl.arange(0, BLOCK_M)
     cols = n * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -140,13 +146,18 @@ def folded_tile(
     sums = tl.zeros([BLOCK_M, BLOCK_K // 8], tl.float32)
     squares = tl.zeros([BLOCK_M, BLOCK_K // 8], tl.float32)
     total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    for start in range(0, K, BLOCK_K):
-        k = start + tl.arange(0, BLOCK_K)
+    steps = tl.cdiv(K, BLOCK_K)
+    for step in tl.range(0, steps, num_stages=STAGES):
+        k = step * BLOCK_K + tl.arange(0, BLOCK_K)
         inside = k < K
         x = tl.load(x_rows + k[None, :], mask=(rows < M)[:, None] & inside[None, :], other=0.0)
         weight_mask = inside[:, None] & (cols < N)[None, :]
         weight = tl.load(weight_rows + k[:, None], mask=weight_mask, other=0.0)
         total = tl.dot(x, weight, total, input_precision="ieee")
+        if APART:
+            inside = (steps - 1 - step) * BLOCK_K + tl.arange(0, BLOCK_K) < K
+            at = x_rows + ((steps - 1 - step) * BLOCK_K + tl.arange(0, BLOCK_K))[None, :]
+            x = tl.load(at, mask=(rows < M)[:, None] & inside[None, :], other=0.0)
         d = x.to(tl.float32)
         if CENTRED:
             d = tl.where(inside[None, :], d - shift[:, None], 0.0)
@@ -175,6 +186,8 @@ def folded_persistent(
     GROUP: tl.constexpr,
     HALVES: tl.constexpr,
     FLATTEN: tl.constexpr,
+    STAGES: tl.constexpr,
+    APART: tl.constexpr,
 ):
     # The same as a grid that stays, through descriptors, as `linear_persistent`.
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
@@ -189,13 +202,18 @@ def folded_persistent(
         sums = tl.zeros([BLOCK_M, BLOCK_K // 8], tl.float32)
         squares = tl.zeros([BLOCK_M, BLOCK_K // 8], tl.float32)
         total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-        for step in range(tl.cdiv(K, BLOCK_K)):
+        steps = tl.cdiv(K, BLOCK_K)
+        for step in tl.range(0, steps, num_stages=STAGES):
             x = x_desc.load([row, step * BLOCK_K])
             weight = weight_desc.load([col, step * BLOCK_K])
             total = tl.dot(x, weight.T, total)
+            at = step * BLOCK_K
+            if APART:
+                at = (steps - 1 - step) * BLOCK_K
+                x = x_desc.load([row, at])
             d = x.to(tl.float32)
             if CENTRED:
-                inside = step * BLOCK_K + tl.arange(0, BLOCK_K) < K
+                inside = at + tl.arange(0, BLOCK_K) < K
                 d = tl.where(inside[None, :], d - shift[:, None], 0.0)
                 sums += lane_sums(d, BLOCK_K // 8)
             squares += lane_sums(d * d, BLOCK_K // 8)

@@ -29,6 +29,7 @@ from kernels.ops.products.moves import (
 from kernels.ops.prologues.configurations import (
     folded_tiling,
     one_kernel_tiling,
+    statistics_apart,
     suits_hopper,
 )
 from kernels.ops.shared.rows import collapse_rows, fill_vectors, stride_unit
@@ -151,7 +152,7 @@ def _folded_step(case: Case, centred: bool, tiling: Tiling) -> MovedStep:
     shift = m * min(k, tiling.block_k) * across * size if centred else 0
     added = [_read(one, n * _FP32, down * n * _FP32) for one in ("sums", "bias")[1 - centred :]]
     moved = [
-        _read("x", m * k * size, of_x + shift),
+        _read("x", m * k * size, (1 + statistics_apart(capability(_CPU))) * of_x + shift),
         _read("weight", n * k * size, of_weight),
         *added,
         _written("y", m * n * size),
@@ -171,7 +172,8 @@ def in_16_bits(case: Case) -> bool:
 def folded_moves(case: Case, _pass: str, centred: bool) -> Moves:
     """One launch of the product with folded weights; what is added to it is in fp32.
 
-    The shift of a LayerNorm's statistics asks for a row's first elements once more.
+    The shift of a LayerNorm's statistics asks for a row's first elements once more, and on Hopper
+    the statistics for all of x.
     """
     m, size = case.shape[0], case.dtype.itemsize
     tiling = folded_tiling(m, size, _aligned(case), capability(_CPU))

@@ -20,12 +20,12 @@ def folded_to_try() -> dict[str, Tiling]:
     """The tilings of a folded product worth timing, by name."""
     kept = functools.partial(Tiling, persistent=True)
     found = [
-        kept(128, 128, 64, num_warps=8, num_stages=4),
-        kept(128, 128, 64, num_warps=8, num_stages=4, flatten=True),
-        kept(128, 128, 64, num_warps=4, num_stages=4),
         kept(128, 256, 64, num_warps=8, num_stages=3, halves=True),
-        kept(256, 128, 64, num_warps=8, num_stages=3, halves=True),
-        Tiling(128, 128, 64, num_warps=8, num_stages=4),
+        kept(128, 128, 64, num_warps=8, num_stages=3),
+        kept(128, 128, 64, num_warps=8, num_stages=4),
+        kept(128, 128, 64, num_warps=8, num_stages=3, flatten=True),
+        kept(128, 128, 64, num_warps=4, num_stages=3),
+        Tiling(128, 128, 64, num_warps=8, num_stages=3),
     ]
     return {one.name: one for one in found}
 
