@@ -63,7 +63,7 @@ def test_every_way_is_as_near_as_pytorch(op, shape, dtype):
 @EVERY
 @pytest.mark.parametrize("shape", [(4096, 1024, 3072), (16384, 256, 264)], ids=str)
 def test_every_tiling_that_tune_compares_gives_the_same_bits_each_time(op, shape):
-    """A tile that is written over while it is multiplied shows in some runs, and in few elements."""
+    """A tile written over while it is multiplied shows in some runs, and in few elements."""
     given = given_of(op, shape, torch.bfloat16)
     theirs = off(op.variant("torch").fn(**given), op, given)
     for name, fn in op.forward.candidates(Case(shape, torch.bfloat16)).items():

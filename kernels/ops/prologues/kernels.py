@@ -3,8 +3,9 @@
 - `norm_linear_tile` normalises each tile of x on its way into the product (a prologue). It must
   know the rows' statistics before, so it reads its rows of x twice.
 - `folded_tile` and `folded_persistent` multiply x as it is with weights that hold the norm's weight
-  already (`folding`), gather the statistics from the tiles that the product reads anyway, and put
-  mean and inv_std right in the finished sums (an epilogue).
+  already (`folding`), gather the statistics from the tiles that the product reads anyway (on
+  Hopper from tiles of their own), and put mean and inv_std right in the finished sums (an
+  epilogue).
 - `fold_rows` makes these weights.
 
 The statistics of a folded product are sums of x − shift and of its square, the shift being the mean
