@@ -58,8 +58,8 @@ def backward(
     if bias is not None:
         bias = bias.expand(n_batch, n_heads, n_queries, n_keys)
     padding = given.key_padding_mask
-    masks = (bias, padding, given.q_lengths, given.k_lengths)
-    masks = (*masks, given.seed_offset if drops else None)
+    seed_offset = given.seed_offset if drops else None
+    masks = (bias, padding, given.q_lengths, given.k_lengths, seed_offset)
     strides_of_masks = (
         *((0, 0, 0, 0) if bias is None else bias.stride()),
         *((0, 0) if padding is None else padding.stride()),

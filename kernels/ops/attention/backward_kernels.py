@@ -267,7 +267,7 @@ def dkdv_over_queries(
             head_rows = tl.cast(head, tl.int64) * n_queries + rows
             blocks = (head_rows * n_keys_8 + first_key) >> 3
             numbers = numbers_of_rows(seed_offset_ptr, blocks[:, None], BLOCK_M, BLOCK_N // 8)
-            stays = numbers.T >= drop_below
+            stays = tl.trans(numbers) >= drop_below
             dp = tl.where(stays, dp * drop_scale, 0.0)
             kept = tl.where(stays, p, 0.0)
         dv = tl.dot(kept.to(do.dtype), do, dv, input_precision="ieee")
