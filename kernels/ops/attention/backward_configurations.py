@@ -62,7 +62,7 @@ DKDV: Table = {
     },
     (9, 0): {
         64: Tiling(64, 128, num_warps=8, num_stages=3),
-        128: Tiling(64, 128, num_warps=8, num_stages=2),
+        128: Tiling(32, 128, num_warps=8, num_stages=3),
         256: Tiling(32, 64, num_warps=8, num_stages=1),
     },
     (12, 0): {
@@ -75,8 +75,8 @@ DKDV: Table = {
 SINGLE: Table = {
     (7, 5): {
         64: Tiling(16, 16, num_warps=4, num_stages=1),
-        128: Tiling(16, 16, num_warps=4, num_stages=1),
-        256: Tiling(16, 16, num_warps=8, num_stages=1),
+        128: Tiling(16, 16, num_warps=8, num_stages=1),
+        256: Tiling(16, 16, num_warps=16, num_stages=1),
     }
 }
 
