@@ -31,9 +31,8 @@ from kernels.ops.attention import peers
 from kernels.ops.attention.formula import Given, kept, seen, shared
 from kernels.ops.attention.moves import hopper_moves, moves, simple_moves, suits
 from kernels.ops.attention.operators import check, check_queries_keys_values, operator
-from kernels.ops.attention.simple import simple_forward
+from kernels.ops.attention.simple_backward import simple
 from kernels.ops.attention.tuning import candidates
-from kernels.ops.shared.arguments import refuse_gradients
 from kernels.ops.shared.available import needs_gpu
 from kernels.philox import scale as drop_scale
 from kernels.registry import (
@@ -158,16 +157,15 @@ def fused(q: Tensor, k: Tensor, v: Tensor, causal: bool = False, window: int | N
 
 
 def fused_simple(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
-    """The kernel of the page: one length for q, k and v, D of 16, 32, 64 or 128."""
+    """The kernels of the pages, forward and back: one shape for q, k, v, D of 16, 32, 64 or 128."""
     scale = q.shape[-1] ** -0.5
     check(q, k, v, None, None, None, None, None, causal, False, None, scale, 0.0, False)
-    refuse_gradients("attention", q, k, v, instead="kernels.ops.attention.attention")
     if q.shape != k.shape or q.shape[-1] not in SIMPLE_DIMS:
         raise ValueError(
             f"q has the shape {tuple(q.shape)} and k {tuple(k.shape)}; this kernel takes one shape "
             f"for both, the head dimension one of {SIMPLE_DIMS}"
         )
-    return simple_forward(q, k, v, causal, scale)
+    return simple(q, k, v, causal, scale)
 
 
 def inputs(
@@ -257,6 +255,7 @@ OP = register(
             Variant(
                 "fused_simple",
                 fused_simple,
+                _BOTH,
                 counted="triton",
                 moves=simple_moves,
                 fits=_simple_takes,

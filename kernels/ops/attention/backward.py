@@ -50,10 +50,11 @@ def backward(
     (n_batch, n_heads, n_queries, head_dim), (_, own_heads, n_keys, _) = q.shape, k.shape
     drops = threshold(given.dropout_p) > 0
     ragged = given.q_lengths is not None or given.k_lengths is not None
+    card = capability(q.device)
+    split = card >= (8, 0)
     if tilings is None:
         more = drops or bias is not None or given.key_padding_mask is not None
         tight = ragged or given.window is not None
-        card = capability(q.device)
         tilings = tilings_for(head_dim, q.element_size(), card, more=more, tight=tight)
     if bias is not None:
         bias = bias.expand(n_batch, n_heads, n_queries, n_keys)
@@ -86,6 +87,7 @@ def backward(
             *(*out.stride()[:3], *d_out.stride()[:3], *dq.stride()[:3], *strides_of_masks),
             *(given.scale, n_heads, n_heads // own_heads, n_tiles, *sizes),
             RAGGED=ragged or n_keys % tiling.block_n != 0,
+            SPLIT=split,
             **_run(tiling),
             **flags,
         )
@@ -98,6 +100,7 @@ def backward(
             *(given.scale, own_heads, n_tiles, *sizes),
             GROUP=n_heads // own_heads,
             RAGGED=ragged or n_queries % tiling.block_m != 0,
+            SPLIT=split,
             **_run(tiling),
             **flags,
         )

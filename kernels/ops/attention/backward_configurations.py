@@ -29,9 +29,9 @@ class Tilings(NamedTuple):
 # Of two bytes an element. None of these is timed yet.
 DQ: Table = {
     (7, 5): {
-        64: Tiling(64, 32, num_warps=8, num_stages=1),
-        128: Tiling(32, 32, num_warps=8, num_stages=1),
-        256: Tiling(16, 16, num_warps=8, num_stages=1),
+        64: Tiling(32, 32, num_warps=8, num_stages=1),
+        128: Tiling(16, 16, num_warps=8, num_stages=1),
+        256: Tiling(16, 16, num_warps=16, num_stages=1),
     },
     (8, 0): {
         64: Tiling(128, 32, num_warps=8, num_stages=2),
@@ -52,8 +52,8 @@ DQ: Table = {
 DKDV: Table = {
     (7, 5): {
         64: Tiling(32, 32, num_warps=8, num_stages=1),
-        128: Tiling(16, 32, num_warps=8, num_stages=1),
-        256: Tiling(16, 16, num_warps=8, num_stages=1),
+        128: Tiling(16, 16, num_warps=8, num_stages=1),
+        256: Tiling(16, 16, num_warps=16, num_stages=1),
     },
     (8, 0): {
         64: Tiling(32, 128, num_warps=8, num_stages=2),
@@ -87,10 +87,11 @@ def tilings_for(
     itemsize: int,
     capability: tuple[int, int],
     *,
+    simple: bool = False,
     more: bool = False,
     tight: bool = False,
 ) -> Tilings:
-    """Return how a backward runs on a card; `more` and `tight` as of `configurations.tiling_for`.
+    """Return how a backward runs on a card; flags as of `configurations.tiling_for`.
 
     A bias's gradient is computed in the tiling of dq.
     """
@@ -99,7 +100,11 @@ def tilings_for(
     def found(table: Table) -> Tiling:
         rows = for_card(SINGLE if itemsize == 4 else table, capability)
         one = rows[min(held for held in rows if held >= dim)]
-        if itemsize == 2 and (more or tight or head_dim < dim) and capability[0] not in (9, 10):
+        if (
+            itemsize == 2
+            and (simple or more or tight or head_dim < dim)
+            and capability[0] not in (9, 10)
+        ):
             one = replace(one, block_m=min(32, one.block_m), block_n=min(32, one.block_n))
         elif itemsize == 2 and more:
             one = replace(one, block_m=min(64, one.block_m), block_n=min(64, one.block_n))

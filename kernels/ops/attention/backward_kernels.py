@@ -125,8 +125,8 @@ def attention_dq(
     padding_batch_stride, padding_col_stride,
     scale, n_heads, group, n_tiles, n_queries, n_keys, window, drop_below, drop_scale,
     CAUSAL: tl.constexpr, TOP_LEFT: tl.constexpr, WINDOWED: tl.constexpr, RAGGED: tl.constexpr,
-    DROPS: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr,
+    SPLIT: tl.constexpr, DROPS: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     # As in the forward: one axis of programs, tiles of a head side by side, the longest first.
     number = tl.program_id(0)
@@ -193,18 +193,21 @@ def attention_dq(
     sizes = (n_q, n_k, shift, window, scale * LOG2E)
     n_keys_8 = tl.cdiv(n_keys, 8) * 8
     dq = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    if WINDOWED:
+    # Without SPLIT one loop masks all: on old cards two take registers that are short there.
+    if WINDOWED or not SPLIT:
         dq = dq_over_keys(
             dq, q, do, lse, delta, k_head, v_head, bias, padding, seed_offset_ptr, strides, rows,
-            head_rows, n_keys_8, sizes, drop_below, drop_scale, begin, tl.minimum(whole, end),
+            head_rows, n_keys_8, sizes, drop_below, drop_scale,
+            begin, tl.minimum(whole, end) if SPLIT else end,
             True, CAUSAL, WINDOWED, DROPS, D, BLOCK_M, BLOCK_N, BLOCK_D,
         )  # fmt: skip
-    dq = dq_over_keys(
-        dq, q, do, lse, delta, k_head, v_head, bias, padding, seed_offset_ptr, strides, rows,
-        head_rows, n_keys_8, sizes, drop_below, drop_scale, whole, whole_end,
-        False, CAUSAL, WINDOWED, DROPS, D, BLOCK_M, BLOCK_N, BLOCK_D,
-    )  # fmt: skip
-    if CAUSAL or WINDOWED or RAGGED:
+    if SPLIT:
+        dq = dq_over_keys(
+            dq, q, do, lse, delta, k_head, v_head, bias, padding, seed_offset_ptr, strides, rows,
+            head_rows, n_keys_8, sizes, drop_below, drop_scale, whole, whole_end,
+            False, CAUSAL, WINDOWED, DROPS, D, BLOCK_M, BLOCK_N, BLOCK_D,
+        )  # fmt: skip
+    if SPLIT and (CAUSAL or WINDOWED or RAGGED):
         dq = dq_over_keys(
             dq, q, do, lse, delta, k_head, v_head, bias, padding, seed_offset_ptr, strides, rows,
             head_rows, n_keys_8, sizes, drop_below, drop_scale, tl.maximum(whole, whole_end), end,
@@ -287,8 +290,8 @@ def attention_dkdv(
     padding_batch_stride, padding_col_stride,
     scale, n_heads, n_tiles, n_queries, n_keys, window, drop_below, drop_scale,
     GROUP: tl.constexpr, CAUSAL: tl.constexpr, TOP_LEFT: tl.constexpr, WINDOWED: tl.constexpr,
-    RAGGED: tl.constexpr, DROPS: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    RAGGED: tl.constexpr, SPLIT: tl.constexpr, DROPS: tl.constexpr, D: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     # A program keeps one tile of keys and values of a head, `n_heads` being the keys', and adds up
     # the queries of the GROUP heads that share it. Causal, the first tile has the most to do.
@@ -346,20 +349,21 @@ def attention_dkdv(
         bias = bias_ptr
         if bias_ptr is not None:
             bias = bias_ptr + b_wide * bias_batch_stride + h_wide_q * bias_head_stride
-        if CAUSAL or WINDOWED:
+        if CAUSAL or WINDOWED or not SPLIT:
             dk, dv = dkdv_over_queries(
                 dk, dv, k, v, q_head, do_head, lse_head, delta_head, bias, seed_offset_ptr,
                 strides, keys, tile * BLOCK_N, head_q, n_queries, n_keys_8, sizes, drop_below,
-                drop_scale, begin, tl.minimum(whole, end),
+                drop_scale, begin, tl.minimum(whole, end) if SPLIT else end,
                 True, CAUSAL, WINDOWED, DROPS, D, BLOCK_M, BLOCK_N, BLOCK_D,
             )  # fmt: skip
-        dk, dv = dkdv_over_queries(
-            dk, dv, k, v, q_head, do_head, lse_head, delta_head, bias, seed_offset_ptr,
-            strides, keys, tile * BLOCK_N, head_q, n_queries, n_keys_8, sizes, drop_below,
-                drop_scale, whole, whole_end,
-            False, CAUSAL, WINDOWED, DROPS, D, BLOCK_M, BLOCK_N, BLOCK_D,
-        )  # fmt: skip
-        if WINDOWED or RAGGED:
+        if SPLIT:
+            dk, dv = dkdv_over_queries(
+                dk, dv, k, v, q_head, do_head, lse_head, delta_head, bias, seed_offset_ptr,
+                strides, keys, tile * BLOCK_N, head_q, n_queries, n_keys_8, sizes, drop_below,
+                    drop_scale, whole, whole_end,
+                False, CAUSAL, WINDOWED, DROPS, D, BLOCK_M, BLOCK_N, BLOCK_D,
+            )  # fmt: skip
+        if SPLIT and (WINDOWED or RAGGED):
             dk, dv = dkdv_over_queries(
                 dk, dv, k, v, q_head, do_head, lse_head, delta_head, bias, seed_offset_ptr,
                 strides, keys, tile * BLOCK_N, head_q, n_queries, n_keys_8, sizes, drop_below,

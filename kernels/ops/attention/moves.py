@@ -99,10 +99,29 @@ def moves(case: Case, pass_: str) -> Moves:
     return forward_moves(case, tiling)
 
 
-def simple_moves(case: Case, _pass: str) -> Moves:
-    """What the kernel of the page moves."""
+def simple_backward_moves(case: Case, tilings: Tilings) -> Moves:
+    """Three launches of the page's backward: delta, then dk and dv, then dq.
+
+    The first reads o and do, the others q, k, v, do and two numbers a row each.
+    """
+    n_batch, n_heads, length, head_dim = case.shape
+    causal = bool(dict(case.options).get("causal"))
+    number = 4 * n_batch * n_heads
+    row = n_batch * n_heads * head_dim * case.dtype.itemsize
+    keys = keys_asked_for(length, length, tilings.dq, causal, None)
+    queries = queries_asked_for(length, length, tilings.dkdv, causal, None)
+    unique = length * (13 * row + 5 * number)
+    once = length * (9 * row + 3 * number)  # all but what passes by in tiles
+    return Moves(3, unique, requested=once + 2 * keys * row + queries * (2 * row + 2 * number))
+
+
+def simple_moves(case: Case, pass_: str) -> Moves:
+    """What the kernels of the pages move."""
     _, _, length, head_dim = case.shape
     size = case.dtype.itemsize
+    if pass_ == "bwd":
+        tilings = tilings_for(head_dim, size, capability(_CPU), simple=True)
+        return simple_backward_moves(case, tilings)
     return forward_moves(case, tiling_for(length, head_dim, size, capability(_CPU), simple=True))
 
 
