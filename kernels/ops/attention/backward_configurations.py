@@ -10,8 +10,16 @@ import functools
 from dataclasses import replace
 from typing import NamedTuple
 
+import torch
+
 from kernels.launch import for_card
-from kernels.ops.attention.configurations import Table, Tiling, held_dim
+from kernels.ops.attention.configurations import (
+    Table,
+    Tiling,
+    by_descriptors,
+    held_dim,
+    suits_hopper,
+)
 
 
 class Tilings(NamedTuple):
@@ -111,3 +119,43 @@ def tilings_for(
         return one
 
     return Tilings(found(DQ), found(DKDV))
+
+
+# ---------------------------------------------------------------------------- written for Hopper
+
+HOPPER_ROWS = 128  # of a program, keys or queries: two groups of 64
+
+
+class HopperTilings(NamedTuple):
+    """How the kernels written for Hopper go back: what passes by, its stages, registers.
+
+    `block_queries` pass the keys that dK and dV belong to, `block_keys` the queries; `ahead` says
+    whether a tile's S and dP are asked for before the last one's weights are made.
+    """
+
+    block_queries: int
+    stages_of_queries: int
+    ahead: bool
+    block_keys: int
+    stages_of_keys: int
+    registers: int = 240
+    of_producer: int = 24
+
+
+# By head dimension. H100, 16 heads, 8k, bf16: for 64 asking ahead won, for 128 it spills.
+HOPPER_BACKWARD = {
+    64: HopperTilings(64, 4, True, 64, 4),
+    128: HopperTilings(64, 3, False, 64, 3),
+}
+
+
+def suits_hopper_backward(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, d_out: torch.Tensor, card: tuple[int, int]
+) -> bool:
+    """Whether the kernels written for Hopper take a backward: where not, `fused` stands in.
+
+    They take what `suits_hopper` takes, with a d_out that the copy engine takes too.
+    """
+    few = q.shape[0] * q.shape[1] * (q.shape[2] + HOPPER_ROWS) < 1 << 31
+    few = few and k.shape[2] < HOPPER_ROWS << 16
+    return few and suits_hopper(q, k, v, card) and by_descriptors(d_out)
