@@ -125,7 +125,8 @@ def produce_queries(
 
 @gluon.jit
 def transposed_weights(scores, lse, key, query, scale, MASK: ttgl.constexpr):
-    # Of 64 keys by a tile of queries; `query` is the first one's, with the diagonal's shift.
+    # Of 64 keys by a tile of queries, that see the keys up to their own place; `key` and `query`
+    # are the first ones', the key's less the diagonal's shift.
     layout: ttgl.constexpr = scores.type.layout
     p = ttgl.exp2(scores * scale - ttgl.expand_dims(lse, 0))
     if MASK:
@@ -226,7 +227,6 @@ def consume_queries(
     for i in range(n_tiles):
         head, tile = code >> 16, code & 0xFFFF
         code = ttgl.load(row_of_table + i + 2)
-        b, hk = head // n_key_heads, head % n_key_heads
         key = tile * BOTH + WHICH * ROWS
         first, whole, tiles = queries_met(tile, shift, n_queries, BLOCK, CAUSAL)
         last = tiles - 1
@@ -248,7 +248,7 @@ def consume_queries(
                     for j in range(first, stop):
                         scores, dp, dk, dv = dkdv_ahead(
                             k, v, q_stages, do_stages, lse_stages, delta_stages, q_full, q_empty,
-                            step, scores, dp, dk, dv, key, j * BLOCK + shift, scale2,
+                            step, scores, dp, dk, dv, key - shift, j * BLOCK, scale2,
                             BLOCK, D, STAGES, True, True, operand,
                         )  # fmt: skip
                         step += 1
@@ -270,7 +270,7 @@ def consume_queries(
                     step += 1
                 scores, dp, dk, dv = dkdv_ahead(
                     k, v, q_stages, do_stages, lse_stages, delta_stages, q_full, q_empty, step,
-                    scores, dp, dk, dv, key, last * BLOCK + shift, scale2,
+                    scores, dp, dk, dv, key - shift, last * BLOCK, scale2,
                     BLOCK, D, STAGES, CAUSAL, False, operand,
                 )  # fmt: skip
             else:
@@ -279,7 +279,7 @@ def consume_queries(
                     for j in range(first, stop):
                         scores, dk, dv = dkdv_beside(
                             k, v, q_stages, do_stages, lse_stages, delta_stages, q_full, q_empty,
-                            step, scores, dk, dv, key, j * BLOCK + shift, scale2,
+                            step, scores, dk, dv, key - shift, j * BLOCK, scale2,
                             BLOCK, D, STAGES, True, True, operand,
                         )  # fmt: skip
                         step += 1
@@ -292,7 +292,7 @@ def consume_queries(
                     step += 1
                 scores, dk, dv = dkdv_beside(
                     k, v, q_stages, do_stages, lse_stages, delta_stages, q_full, q_empty, step,
-                    scores, dk, dv, key, last * BLOCK + shift, scale2,
+                    scores, dk, dv, key - shift, last * BLOCK, scale2,
                     BLOCK, D, STAGES, CAUSAL, False, operand,
                 )  # fmt: skip
             step += 1
@@ -301,7 +301,7 @@ def consume_queries(
         v.store(dv.to(dtype))
         fence_async_shared()
         meet()
-        at = [b, hk, key, 0]
+        at = [head // n_key_heads, head % n_key_heads, key, 0]
         tma.async_copy_shared_to_global(dk_desc, at, k_tiles.index(WHICH))
         tma.async_copy_shared_to_global(dv_desc, at, v_tiles.index(WHICH))
         tma.store_wait(0)
