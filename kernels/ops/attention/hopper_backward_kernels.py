@@ -37,6 +37,7 @@ from kernels.ops.shared.gluon import meet
 
 ROWS = ttgl.constexpr(64)  # of a group of four warps
 BOTH = ttgl.constexpr(128)  # of a program
+MASKED = ttgl.constexpr(-(2.0**100))  # a score that gives a weight of 0, whatever its row's L
 
 
 @triton.jit(do_not_specialize=["n_heads", "n_rows", "padded"])
@@ -127,12 +128,13 @@ def produce_queries(
 def transposed_weights(scores, lse, key, query, scale, MASK: ttgl.constexpr):
     # Of 64 keys by a tile of queries, that see the keys up to their own place; `key` and `query`
     # are the first ones', the key's less the diagonal's shift.
-    layout: ttgl.constexpr = scores.type.layout
-    p = ttgl.exp2(scores * scale - ttgl.expand_dims(lse, 0))
     if MASK:
+        layout: ttgl.constexpr = scores.type.layout
         keys = key + ttgl.arange(0, ROWS, layout=ttgl.SliceLayout(1, layout))
         queries = query + ttgl.arange(0, scores.shape[1], layout=ttgl.SliceLayout(0, layout))
-        p = ttgl.where(ttgl.expand_dims(queries, 0) >= ttgl.expand_dims(keys, 1), p, 0.0)
+        seen = ttgl.expand_dims(queries, 0) >= ttgl.expand_dims(keys, 1)
+        scores = ttgl.where(seen, scores, MASKED)
+    p = ttgl.exp2(scores * scale - ttgl.expand_dims(lse, 0))
     return p
 
 
