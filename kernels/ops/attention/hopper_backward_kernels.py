@@ -20,6 +20,8 @@ Sources: as `hopper_kernels`.
 
 from __future__ import annotations
 
+import math
+
 import triton
 import triton.language as tl
 from triton.experimental import gluon
@@ -37,6 +39,7 @@ from kernels.ops.shared.gluon import meet
 
 ROWS = ttgl.constexpr(64)  # of a group of four warps
 BOTH = ttgl.constexpr(128)  # of a program
+LN2 = ttgl.constexpr(math.log(2.0))
 MASKED = ttgl.constexpr(-(2.0**100))  # a score that gives a weight of 0, whatever its row's L
 
 
@@ -125,13 +128,14 @@ def produce_queries(
 
 
 @gluon.jit
-def transposed_weights(scores, lse, key, query, scale, MASK: ttgl.constexpr):
+def transposed_weights(scores, lse, places, key, query, scale, MASK: ttgl.constexpr):
     # Of 64 keys by a tile of queries, that see the keys up to their own place; `key` and `query`
-    # are the first ones', the key's less the diagonal's shift.
+    # are the first ones', the key's less the diagonal's shift. The numbers 0, 1, … of the queries
+    # come from shared memory: as `arange` they would be kept in registers, which are short.
     if MASK:
         layout: ttgl.constexpr = scores.type.layout
         keys = key + ttgl.arange(0, ROWS, layout=ttgl.SliceLayout(1, layout))
-        queries = query + ttgl.arange(0, scores.shape[1], layout=ttgl.SliceLayout(0, layout))
+        queries = query + places.load(ttgl.SliceLayout(0, layout))
         seen = ttgl.expand_dims(queries, 0) >= ttgl.expand_dims(keys, 1)
         scores = ttgl.where(seen, scores, MASKED)
     p = ttgl.exp2(scores * scale - ttgl.expand_dims(lse, 0))
@@ -141,7 +145,7 @@ def transposed_weights(scores, lse, key, query, scale, MASK: ttgl.constexpr):
 @gluon.jit
 def dkdv_ahead(
     k, v, q_stages, do_stages, lse_stages, delta_stages, q_full, q_empty, step, scores, dp, dk, dv,
-    key, query, scale, BLOCK: ttgl.constexpr, D: ttgl.constexpr, STAGES: ttgl.constexpr,
+    places, key, query, scale, BLOCK: ttgl.constexpr, D: ttgl.constexpr, STAGES: ttgl.constexpr,
     MASK: ttgl.constexpr, NEXT: ttgl.constexpr, operand: ttgl.constexpr,
 ):  # fmt: skip
     # S and dP of this step are there; those of the next are asked for before it makes its weights.
@@ -158,7 +162,7 @@ def dkdv_ahead(
         next_scores = warpgroup_mma(k, q_after, zeros, use_acc=False, is_async=True)
         next_dp = warpgroup_mma(v, do_after, zeros, use_acc=False, is_async=True)
     lse = lse_stages.index(stage).load(of_queries)
-    p = transposed_weights(scores, lse, key, query, scale, MASK)
+    p = transposed_weights(scores, lse, places, key, query, scale, MASK)
     weights = ttgl.convert_layout(p.to(dtype), operand)
     delta = delta_stages.index(stage).load(of_queries)
     ds = p * (dp - ttgl.expand_dims(delta, 0))
@@ -178,7 +182,7 @@ def dkdv_ahead(
 @gluon.jit
 def dkdv_beside(
     k, v, q_stages, do_stages, lse_stages, delta_stages, q_full, q_empty, step, scores, dk, dv,
-    key, query, scale, BLOCK: ttgl.constexpr, D: ttgl.constexpr, STAGES: ttgl.constexpr,
+    places, key, query, scale, BLOCK: ttgl.constexpr, D: ttgl.constexpr, STAGES: ttgl.constexpr,
     MASK: ttgl.constexpr, NEXT: ttgl.constexpr, operand: ttgl.constexpr,
 ):  # fmt: skip
     # S of this step is there; the next one's is asked for behind dK.
@@ -190,7 +194,7 @@ def dkdv_beside(
     zeros = ttgl.zeros([ROWS, BLOCK], ttgl.float32, layout=layout)
     dp = warpgroup_mma(v, do.permute((1, 0)), zeros, use_acc=False, is_async=True)
     lse = lse_stages.index(stage).load(of_queries)
-    p = transposed_weights(scores, lse, key, query, scale, MASK)
+    p = transposed_weights(scores, lse, places, key, query, scale, MASK)
     weights = ttgl.convert_layout(p.to(dtype), operand)
     dv = warpgroup_mma(weights, do, dv, is_async=True)
     dp = warpgroup_mma_wait(1, deps=[dp])
@@ -212,8 +216,8 @@ def dkdv_beside(
 @gluon.jit
 def consume_queries(
     WHICH: ttgl.constexpr, dk_desc, dv_desc, q_stages, k_tiles, v_tiles, do_stages, lse_stages,
-    delta_stages, kv_full, kv_empty, q_full, q_empty, shift, n_queries, n_key_heads,
-    table_ptr, table_width, scale2, scale, GROUP: ttgl.constexpr, BLOCK: ttgl.constexpr,
+    delta_stages, places, kv_full, kv_empty, q_full, q_empty, shift, n_queries, n_key_heads,
+    table_ptr, table_width, scale, GROUP: ttgl.constexpr, BLOCK: ttgl.constexpr,
     D: ttgl.constexpr, STAGES: ttgl.constexpr, CAUSAL: ttgl.constexpr, AHEAD: ttgl.constexpr,
 ):  # fmt: skip
     of_scores: ttgl.constexpr = ttgl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK, 16])
@@ -250,7 +254,7 @@ def consume_queries(
                     for j in range(first, stop):
                         scores, dp, dk, dv = dkdv_ahead(
                             k, v, q_stages, do_stages, lse_stages, delta_stages, q_full, q_empty,
-                            step, scores, dp, dk, dv, key - shift, j * BLOCK, scale2,
+                            step, scores, dp, dk, dv, places, key - shift, j * BLOCK, scale,
                             BLOCK, D, STAGES, True, True, operand,
                         )  # fmt: skip
                         step += 1
@@ -259,20 +263,20 @@ def consume_queries(
                     for _one in ttgl.static_range(2):
                         scores, dp, dk, dv = dkdv_ahead(
                             k, v, q_stages, do_stages, lse_stages, delta_stages, q_full, q_empty,
-                            step, scores, dp, dk, dv, key, 0, scale2,
+                            step, scores, dp, dk, dv, places, key, 0, scale,
                             BLOCK, D, STAGES, False, True, operand,
                         )  # fmt: skip
                         step += 1
                 if (last - stop) % 2 == 1:
                     scores, dp, dk, dv = dkdv_ahead(
                         k, v, q_stages, do_stages, lse_stages, delta_stages, q_full, q_empty,
-                        step, scores, dp, dk, dv, key, 0, scale2,
+                        step, scores, dp, dk, dv, places, key, 0, scale,
                         BLOCK, D, STAGES, False, True, operand,
                     )  # fmt: skip
                     step += 1
                 scores, dp, dk, dv = dkdv_ahead(
                     k, v, q_stages, do_stages, lse_stages, delta_stages, q_full, q_empty, step,
-                    scores, dp, dk, dv, key - shift, last * BLOCK, scale2,
+                    scores, dp, dk, dv, places, key - shift, last * BLOCK, scale,
                     BLOCK, D, STAGES, CAUSAL, False, operand,
                 )  # fmt: skip
             else:
@@ -281,25 +285,25 @@ def consume_queries(
                     for j in range(first, stop):
                         scores, dk, dv = dkdv_beside(
                             k, v, q_stages, do_stages, lse_stages, delta_stages, q_full, q_empty,
-                            step, scores, dk, dv, key - shift, j * BLOCK, scale2,
+                            step, scores, dk, dv, places, key - shift, j * BLOCK, scale,
                             BLOCK, D, STAGES, True, True, operand,
                         )  # fmt: skip
                         step += 1
                 for _one in range(stop, last):
                     scores, dk, dv = dkdv_beside(
                         k, v, q_stages, do_stages, lse_stages, delta_stages, q_full, q_empty,
-                        step, scores, dk, dv, key, 0, scale2,
+                        step, scores, dk, dv, places, key, 0, scale,
                         BLOCK, D, STAGES, False, True, operand,
                     )  # fmt: skip
                     step += 1
                 scores, dk, dv = dkdv_beside(
                     k, v, q_stages, do_stages, lse_stages, delta_stages, q_full, q_empty, step,
-                    scores, dk, dv, key - shift, last * BLOCK, scale2,
+                    scores, dk, dv, places, key - shift, last * BLOCK, scale,
                     BLOCK, D, STAGES, CAUSAL, False, operand,
                 )  # fmt: skip
             step += 1
         meet()  # every warp of the group is done with K and V: dK and dV take their place
-        k.store((dk * scale).to(dtype))
+        k.store((dk * (scale * LN2)).to(dtype))
         v.store(dv.to(dtype))
         fence_async_shared()
         meet()
@@ -313,12 +317,12 @@ def consume_queries(
 @gluon.jit(do_not_specialize=["shift", "n_queries", "padded", "n_key_heads", "table_width"])
 def hopper_dkdv(
     q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc, dk_desc, dv_desc, shift, n_queries,
-    padded, n_key_heads, table_ptr, table_width, scale2, scale, GROUP: ttgl.constexpr,
+    padded, n_key_heads, table_ptr, table_width, scale, GROUP: ttgl.constexpr,
     BLOCK: ttgl.constexpr, D: ttgl.constexpr, STAGES: ttgl.constexpr, CAUSAL: ttgl.constexpr,
     AHEAD: ttgl.constexpr, REGISTERS: ttgl.constexpr, OF_PRODUCER: ttgl.constexpr,
 ):  # fmt: skip
-    # A program an SM, which takes the tiles of keys in its row of the table; `scale2` is the scale
-    # times log2 e.
+    # A program an SM, which takes the tiles of keys in its row of the table. `scale` has the factor
+    # log2 e.
     dtype: ttgl.constexpr = q_desc.dtype
     k_tiles = ttgl.allocate_shared_memory(dtype, [2, 1, 1, ROWS, D], k_desc.layout)
     v_tiles = ttgl.allocate_shared_memory(dtype, [2, 1, 1, ROWS, D], v_desc.layout)
@@ -326,6 +330,9 @@ def hopper_dkdv(
     do_stages = ttgl.allocate_shared_memory(dtype, [STAGES, 1, 1, BLOCK, D], do_desc.layout)
     lse_stages = ttgl.allocate_shared_memory(ttgl.float32, [STAGES, BLOCK], lse_desc.layout)
     delta_stages = ttgl.allocate_shared_memory(ttgl.float32, [STAGES, BLOCK], delta_desc.layout)
+    flat: ttgl.constexpr = ttgl.SwizzledSharedLayout(1, 1, 1, [0])
+    places = ttgl.allocate_shared_memory(ttgl.int32, [BLOCK], flat)
+    places.store(ttgl.arange(0, BLOCK, layout=ttgl.BlockedLayout([1], [32], [4], [0])))
     layout: ttgl.constexpr = mbarrier.MBarrierLayout()
     kv_full = ttgl.allocate_shared_memory(ttgl.int64, [2, 1], layout)
     kv_empty = ttgl.allocate_shared_memory(ttgl.int64, [2, 1], layout)
@@ -341,13 +348,13 @@ def hopper_dkdv(
     # The tuples stand here: given a name first, their constants would become tensors.
     ttgl.warp_specialize([
         (consume_queries, (0, dk_desc, dv_desc, q_stages, k_tiles, v_tiles, do_stages, lse_stages,
-                           delta_stages, kv_full, kv_empty, q_full, q_empty, shift, n_queries,
-                           n_key_heads, table_ptr, table_width, scale2, scale, GROUP,
-                           BLOCK, D, STAGES, CAUSAL, AHEAD)),
+                           delta_stages, places, kv_full, kv_empty, q_full, q_empty, shift,
+                           n_queries, n_key_heads, table_ptr, table_width, scale, GROUP, BLOCK,
+                           D, STAGES, CAUSAL, AHEAD)),
         (consume_queries, (1, dk_desc, dv_desc, q_stages, k_tiles, v_tiles, do_stages, lse_stages,
-                           delta_stages, kv_full, kv_empty, q_full, q_empty, shift, n_queries,
-                           n_key_heads, table_ptr, table_width, scale2, scale, GROUP,
-                           BLOCK, D, STAGES, CAUSAL, AHEAD)),
+                           delta_stages, places, kv_full, kv_empty, q_full, q_empty, shift,
+                           n_queries, n_key_heads, table_ptr, table_width, scale, GROUP, BLOCK,
+                           D, STAGES, CAUSAL, AHEAD)),
         (produce_queries, (q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc, q_stages, k_tiles,
                            v_tiles, do_stages, lse_stages, delta_stages, kv_full, kv_empty, q_full,
                            q_empty, shift, n_queries, padded, n_key_heads, table_ptr,

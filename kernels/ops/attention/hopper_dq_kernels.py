@@ -12,7 +12,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from kernels.ops.attention.hopper_backward_kernels import BOTH, ROWS
+from kernels.ops.attention.hopper_backward_kernels import BOTH, LN2, ROWS
 from kernels.ops.shared.gluon import meet
 
 
@@ -109,7 +109,7 @@ def dq_step(
 def consume_keys(
     WHICH: ttgl.constexpr, dq_desc, row_lse_ptr, row_delta_ptr, q_tiles, k_stages, v_stages,
     do_tiles, q_full, q_empty, k_full, k_empty, v_full, v_empty, shift, n_keys, padded, n_heads,
-    table_ptr, table_width, scale2, scale, BLOCK: ttgl.constexpr, D: ttgl.constexpr,
+    table_ptr, table_width, scale, BLOCK: ttgl.constexpr, D: ttgl.constexpr,
     STAGES: ttgl.constexpr, CAUSAL: ttgl.constexpr, MASK: ttgl.constexpr,
 ):  # fmt: skip
     of_scores: ttgl.constexpr = ttgl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK, 16])
@@ -152,7 +152,7 @@ def consume_keys(
             for j in range(rest, begin - 1, -1):
                 scores, dp, dq = dq_step(
                     q, do, k_stages, v_stages, k_full, k_empty, v_full, v_empty, step, scores, dp,
-                    dq, lse, delta, row, j * BLOCK, n_keys, scale2, BLOCK, D, STAGES, True, operand,
+                    dq, lse, delta, row, j * BLOCK, n_keys, scale, BLOCK, D, STAGES, True, operand,
                 )  # fmt: skip
                 step += 1
             rest = ttgl.minimum(begin - 1, rest)
@@ -161,23 +161,23 @@ def consume_keys(
             for _one in ttgl.static_range(2):
                 scores, dp, dq = dq_step(
                     q, do, k_stages, v_stages, k_full, k_empty, v_full, v_empty, step, scores, dp,
-                    dq, lse, delta, row, 0, n_keys, scale2, BLOCK, D, STAGES, False, operand,
+                    dq, lse, delta, row, 0, n_keys, scale, BLOCK, D, STAGES, False, operand,
                 )  # fmt: skip
                 step += 1
         if rest % 2 == 1:
             scores, dp, dq = dq_step(
                 q, do, k_stages, v_stages, k_full, k_empty, v_full, v_empty, step, scores, dp,
-                dq, lse, delta, row, 0, n_keys, scale2, BLOCK, D, STAGES, False, operand,
+                dq, lse, delta, row, 0, n_keys, scale, BLOCK, D, STAGES, False, operand,
             )  # fmt: skip
             step += 1
-        ds = ds_of(scores, dp, lse, delta, row, 0, n_keys, scale2, dtype, MASK, operand)
+        ds = ds_of(scores, dp, lse, delta, row, 0, n_keys, scale, dtype, MASK, operand)
         stage = step % STAGES
         dq = warpgroup_mma(ds, k_stages.index(stage).reshape([BLOCK, D]), dq, is_async=True)
         dq, ds = warpgroup_mma_wait(0, deps=[dq, ds])
         mbarrier.arrive(k_empty.index(stage), count=1)
         step += 1
         meet()
-        q.store((dq * scale).to(dtype))  # in the place of Q
+        q.store((dq * (scale * LN2)).to(dtype))  # in the place of Q
         fence_async_shared()
         meet()
         tma.async_copy_shared_to_global(dq_desc, [b, h, first_row, 0], q_tiles.index(WHICH))
@@ -188,11 +188,12 @@ def consume_keys(
 @gluon.jit(do_not_specialize=["shift", "n_keys", "padded", "n_heads", "heads_a_key", "table_width"])
 def hopper_dq(
     q_desc, k_desc, v_desc, do_desc, dq_desc, row_lse_ptr, row_delta_ptr, shift, n_keys, padded,
-    n_heads, heads_a_key, table_ptr, table_width, scale2, scale,
+    n_heads, heads_a_key, table_ptr, table_width, scale,
     BLOCK: ttgl.constexpr, D: ttgl.constexpr, STAGES: ttgl.constexpr, CAUSAL: ttgl.constexpr,
     MASK: ttgl.constexpr, REGISTERS: ttgl.constexpr, OF_PRODUCER: ttgl.constexpr,
 ):  # fmt: skip
-    # A program an SM, which takes the tiles of queries in its row of the table. With MASK some
+    # A program an SM, which takes the tiles of queries in its row of the table; `scale` has the
+    # factor log2 e. With MASK some
     # tile of keys isn't whole: CAUSAL, or where the keys end within one.
     dtype: ttgl.constexpr = q_desc.dtype
     q_tiles = ttgl.allocate_shared_memory(dtype, [2, 1, 1, ROWS, D], q_desc.layout)
@@ -218,11 +219,11 @@ def hopper_dq(
     ttgl.warp_specialize([
         (consume_keys, (0, dq_desc, row_lse_ptr, row_delta_ptr, q_tiles, k_stages, v_stages,
                         do_tiles, q_full, q_empty, k_full, k_empty, v_full, v_empty, shift, n_keys,
-                        padded, n_heads, table_ptr, table_width, scale2, scale,
+                        padded, n_heads, table_ptr, table_width, scale,
                         BLOCK, D, STAGES, CAUSAL, MASK)),
         (consume_keys, (1, dq_desc, row_lse_ptr, row_delta_ptr, q_tiles, k_stages, v_stages,
                         do_tiles, q_full, q_empty, k_full, k_empty, v_full, v_empty, shift, n_keys,
-                        padded, n_heads, table_ptr, table_width, scale2, scale,
+                        padded, n_heads, table_ptr, table_width, scale,
                         BLOCK, D, STAGES, CAUSAL, MASK)),
         (produce_keys, (q_desc, k_desc, v_desc, do_desc, q_tiles, k_stages, v_stages, do_tiles,
                         q_full, q_empty, k_full, k_empty, v_full, v_empty, shift, n_keys, n_heads,
