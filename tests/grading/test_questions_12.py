@@ -39,6 +39,7 @@ RIGHT = {
         kernels.causal_in_two_loops,
         kernels.causal_with(tile=(128, 16)),
         kernels.causal_with("lowest"),
+        kernels.causal_with("finite"),
     ),
     "12.9": (
         splits.split_with(),
@@ -68,6 +69,7 @@ def test_right_answers_pass_in_less_than_five_seconds(question):
         (kernels.padded_with("behind"), "scores near -140", "belongs in front of the maximum"),
         (kernels.padded_with("no guard"), "the first keys are hidden", "-inf - (-inf) is nan"),
         (kernels.padded_with("no zero"), "all keys are hidden", "0 / 0 is nan"),
+        (kernels.padded_with("finite"), "all keys are hidden", "has a finite score"),
         (kernels.padded_with("m from 0"), "scores near -140", "a maximum that begins at 0"),
         (kernels.padded_with("no maximum"), "should be", "takes the largest score away first"),
         (kernels.padded_with("ignored"), "should be", "The mask of scores does nothing"),
