@@ -8,9 +8,18 @@ from kernels.ops.chains import (
     layernorm_gelu_dropout_residual,
     swiglu,
 )
+from kernels.ops.epilogues import (
+    geglu_mlp,
+    linear_bias_gelu,
+    linear_bias_residual,
+    linear_swiglu,
+    qkv,
+    swiglu_mlp,
+)
 from kernels.ops.losses import linear_cross_entropy
 from kernels.ops.norms import add_layernorm, add_rmsnorm, layernorm, rmsnorm
 from kernels.ops.products import linear
+from kernels.ops.prologues import layernorm_linear, rmsnorm_linear
 from kernels.ops.softmax import softmax
 
 __all__ = [
@@ -19,12 +28,20 @@ __all__ = [
     "attention",
     "bias_gelu_dropout_residual",
     "geglu",
+    "geglu_mlp",
     "layernorm",
     "layernorm_gelu",
     "layernorm_gelu_dropout_residual",
+    "layernorm_linear",
     "linear",
+    "linear_bias_gelu",
+    "linear_bias_residual",
     "linear_cross_entropy",
+    "linear_swiglu",
+    "qkv",
     "rmsnorm",
+    "rmsnorm_linear",
     "softmax",
     "swiglu",
+    "swiglu_mlp",
 ]

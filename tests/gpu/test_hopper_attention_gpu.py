@@ -113,12 +113,6 @@ def test_numbers_that_are_hard(d):
 
 # ------------------------------------------------------------------------ lengths and padding
 
-PROVES = pytest.mark.proves(
-    "kernels.ops.attention.hopper",
-    "kernels.ops.attention.hopper_kernels",
-    "kernels.ops.attention.hopper_masks",
-)
-
 
 def assert_padded(q, k, v, causal, **masks):
     """Against float64, with what is padding made NaN and infinite after the truth is known."""
@@ -142,7 +136,11 @@ def assert_padded(q, k, v, causal, **masks):
     assert error <= torch.finfo(q.dtype).eps * right.norm().item()
 
 
-@PROVES
+@pytest.mark.proves(
+    "kernels.ops.attention.hopper",
+    "kernels.ops.attention.hopper_kernels",
+    "kernels.ops.attention.hopper_masks",
+)
 @pytest.mark.parametrize("d", [64, 128])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("sq", "sk"), [(500, 700), (640, 640), (300, 100), (1, 300), (129, 2048)])
@@ -168,7 +166,11 @@ def test_lengths_and_padding(kind, sq, sk, causal, d):
         assert_padded(q, k, v, causal, **masks)
 
 
-@PROVES
+@pytest.mark.proves(
+    "kernels.ops.attention.hopper",
+    "kernels.ops.attention.hopper_kernels",
+    "kernels.ops.attention.hopper_masks",
+)
 @pytest.mark.parametrize("d", [64, 128])
 def test_lengths_that_cut_nothing_change_little(d):
     q, k, v = tensors(2, 4, 4, 1000, 1000, d)

@@ -624,17 +624,47 @@ def test_two_halves_merge_by_log_sum_exp():
     torch.testing.assert_close(merged, whole)
 
 
-@pytest.mark.parametrize("name", ["window", "padding", "lengths", "dropout"])
-def test_every_option_compiles_without_a_spill(name):
-    """Where few registers are left, on a T4 and an A100; the rest is held by what is registered."""
-    given = [torch.empty(2, 2, n, 128, dtype=torch.float16) for n in (128, 512, 512)]
+def options_to_compile(name, dtype):
+    """The options of a name, in the sizes of a call with 128 queries and 512 keys."""
     options = OPTIONS[name]()
     if "key_padding_mask" in options:
         options["key_padding_mask"] = torch.zeros(2, 512, dtype=torch.bool)
-        options["bias"] = torch.empty(2, 1, 128, 512, dtype=torch.float16)
+        options["bias"] = torch.empty(2, 1, 128, 512, dtype=dtype)
+        options["causal"] = True
+    return options
+
+
+@pytest.mark.parametrize("dim", [64, 80, 128])
+@pytest.mark.parametrize("name", ["window", "padding", "lengths", "dropout"])
+def test_every_option_compiles_without_a_spill(name, dim):
+    """Where few registers are left, on a T4 and an A100; the rest is held by what is registered."""
+    given = [torch.empty(2, 2, n, dim, dtype=torch.float16) for n in (128, 512, 512)]
+    options = options_to_compile(name, torch.float16)
     for card in (75, 80):
         with assume_capability(card), recording() as launches:
             attention(*given, **options)
         built = compile_launch(launches.seen[0], card)
         assert built.stack_bytes == 0, (name, card, built.registers)
         assert built.shared_bytes <= LIMITS[card].shared_bytes_per_block
+
+
+@pytest.mark.parametrize("card", [86, 89, 90, 100, 120])
+@pytest.mark.parametrize("name", ["padding", "dropout"])
+def test_what_takes_most_registers_compiles_for_newer_cards(name, card):
+    given = [torch.empty(2, 2, n, 128, dtype=torch.bfloat16) for n in (128, 512, 512)]
+    with assume_capability(card), recording() as launches:
+        attention(*given, **options_to_compile(name, torch.bfloat16))
+    built = compile_launch(launches.seen[0], card)
+    assert built.stack_bytes == 0, built.registers
+    assert built.shared_bytes <= LIMITS[card].shared_bytes_per_block
+
+
+def test_on_a_t4_no_dtype_has_tensor_cores():
+    """bf16 compiles there too, in fp32 arithmetic, as fp16 does: no product of `tl.dot` is mma."""
+    for dtype in (torch.float16, torch.bfloat16):
+        q = torch.empty(2, 2, 128, 64, dtype=dtype)
+        with assume_capability(75), recording() as launches:
+            attention(q, q, q, causal=True)
+        built = compile_launch(launches.seen[0], 75)
+        assert built.matrix_instruction is None
+        assert built.stack_bytes == 0

@@ -27,7 +27,7 @@ from kernels.passes import as_tuple, differentiated
 from kernels.registry import DTYPES, operators_of, ops
 
 FUSED = {op.name: op for op in ops() if "fused" in op.variants}
-SHAPE, BATCH = (3, 5, 4, 2), 2  # as many sizes as an operation has
+SHAPE, BATCH = (3, 5, 4, 2, 2, 3), 2  # as many sizes as an operation has
 
 
 def seeded(seed):

@@ -52,6 +52,9 @@ _LOOKS: dict[str, tuple[str, str]] = {
     "sdpa_flash": (BLUE, "d"),
     "sdpa_cudnn": (SKY, "8"),
     "one_kernel": (BLUE, "P"),
+    "two_kernels": (SKY, "P"),
+    "one_kernel_folded": (GREEN, "P"),
+    "one_kernel_folding": (YELLOW, "P"),
     "compile_graphs": (PURPLE, "*"),
     "eager_fastpath": (VERMILLION, "P"),
 }

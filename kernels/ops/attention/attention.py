@@ -1,4 +1,4 @@
-"""Attention, forward, and its gradients by PyTorch's formula (chapter 12).
+"""Attention, forward and backward (chapters 12, 13).
 
     s = scale · q · kᵀ,   p = exp(s − lse),   lse = log Σ exp(s),   o = p · v
 
@@ -6,6 +6,15 @@ q has the shape (B, H, Sq, D), k and v (B, Hk, Sk, D), o that of q; H is a multi
 launch q, k and v are read and o is written: 4 · B·H·S·D·size bytes where all are alike, whatever
 the length. In three steps s and p, B·H·Sq·Sk elements each, are written and read again. The work is
 4 · B·H·Sq·Sk·D FLOPs, of which a causal mask leaves half: so papers count it.
+
+Going back, with do given and delta = Σ o · do of each row,
+
+    dp = do · vᵀ,   ds = p · (dp − delta)
+    dq = scale · ds · k,   dk = scale · dsᵀ · q,   dv = pᵀ · do
+
+p is not kept but computed again from q, k and lse: B·H·Sq numbers instead of B·H·Sq·Sk. q, k, v, o
+and do are read, dq, dk and dv written, 8 · B·H·S·D·size bytes, and five products make
+10 · B·H·Sq·Sk·D FLOPs; two passes without atomics do seven.
 
 Sources: Dao et al., "FlashAttention" (arXiv:2205.14135); Dao, "FlashAttention-2"
 (arXiv:2307.08691); Rabe, Staats, "Self-attention does not need O(n²) memory" (arXiv:2112.05682).
@@ -22,12 +31,12 @@ from kernels.ops.attention import peers
 from kernels.ops.attention.formula import Given, kept, seen, shared
 from kernels.ops.attention.moves import hopper_moves, moves, simple_moves, suits
 from kernels.ops.attention.operators import check, check_queries_keys_values, operator
-from kernels.ops.attention.simple import simple_forward
+from kernels.ops.attention.simple_backward import simple
 from kernels.ops.attention.tuning import candidates
-from kernels.ops.shared.arguments import refuse_gradients
 from kernels.ops.shared.available import needs_gpu
 from kernels.philox import scale as drop_scale
 from kernels.registry import (
+    Backward,
     Case,
     Cost,
     Op,
@@ -123,10 +132,12 @@ def attention(
     are in fp32; fp32 is multiplied in full, never as tf32. On capability 9.0 a kernel written for
     it computes what `configurations.suits_hopper` takes. On a CPU the kernel is interpreted.
 
-    Gradients of q, k, v and bias are for now by PyTorch's operators, which compute the weights anew
-    and hold B·H·Sq·Sk elements of fp32 several times. Inside a transform of `torch.func` and in
-    forward-mode differentiation PyTorch's operators compute everything. ValueError or TypeError
-    names the argument, what it got and what it takes.
+    Gradients of q, k, v and bias take two launches, a bias's one more, with the same bits each
+    time; kept for them are the inputs, o and log Σ exp. Gradients that are differentiated again
+    (create_graph=True) are by PyTorch's operators, which hold B·H·Sq·Sk elements of fp32 several
+    times. Inside a transform of `torch.func` and in forward-mode differentiation PyTorch's
+    operators compute everything. ValueError or TypeError names the argument, what it got and what
+    it takes.
     """
     given = Given(
         *(q, k, v, bias, key_padding_mask, q_lengths, k_lengths, seed_offset),
@@ -144,15 +155,17 @@ def _called(given: Given, scale: float | None) -> Any:
 
 
 def fused(q: Tensor, k: Tensor, v: Tensor, causal: bool = False, window: int | None = None) -> Any:
-    """The fastest in Triton, on any card; arguments as of `attention`."""
+    """The fastest in Triton, forward and back, on any card; arguments as of `attention`."""
     return _called(Given(q, k, v, causal=causal, window=window), None)
 
 
 def fused_simple(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
-    """The kernel of the page: one length for q, k and v, D of 16, 32, 64 or 128, B·H to 65,535."""
+    """The kernels of the pages, forward and back: one shape for q, k, v, D of 16, 32, 64 or 128.
+
+    B·H is 65,535 at most.
+    """
     scale = q.shape[-1] ** -0.5
     check(q, k, v, None, None, None, None, None, causal, False, None, scale, 0.0, False)
-    refuse_gradients("attention", q, k, v, instead="kernels.ops.attention.attention")
     if q.shape != k.shape or q.shape[-1] not in SIMPLE_DIMS:
         raise ValueError(
             f"q has the shape {tuple(q.shape)} and k {tuple(k.shape)}; this kernel takes one shape "
@@ -163,7 +176,7 @@ def fused_simple(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tenso
             f"q has {q.shape[0] * q.shape[1]} heads in all; this kernel takes {MOST_ALONG_Y} at "
             "most, the programs that a grid has along y"
         )
-    return simple_forward(q, k, v, causal, scale)
+    return simple(q, k, v, causal, scale)
 
 
 def inputs(
@@ -205,6 +218,12 @@ def cost(case: Case) -> Cost:
     return Cost(4 * n_batch * n_heads * pairs * head_dim, read_bytes=3 * size, write_bytes=size)
 
 
+def backward_cost(case: Case) -> Cost:
+    """What its backward must do at least: q, k, v, o, do in, three gradients out; five products."""
+    forward, size = cost(case), cost(case).write_bytes
+    return Cost(forward.flops * 5 // 2, read_bytes=5 * size, write_bytes=3 * size)
+
+
 def tolerance(case: Case, _name: str) -> Tolerance:
     """The roundings to the dtype of scores, weights and the output, and fp32's own in between.
 
@@ -215,11 +234,17 @@ def tolerance(case: Case, _name: str) -> Tolerance:
     return Tolerance(relative_norm=4 * unit + 2.0**-20, largest=16 * unit + 2.0**-18)
 
 
+def gradient_tolerance(case: Case, name: str) -> Tolerance:
+    """As the forward's: roundings of weights, of ds, of delta's o and of the gradient."""
+    return tolerance(case, name)
+
+
 def _simple_takes(case: Case) -> bool:
     few = case.shape[0] * case.shape[1] <= MOST_ALONG_Y
     return few and case.shape[3] in SIMPLE_DIMS and peers.without_window(case)
 
 
+_BOTH = ("fwd", "bwd")
 OP = register(
     Op(
         name="attention",
@@ -232,18 +257,21 @@ OP = register(
         inputs=inputs,
         reference=reference,
         variants=named(
-            Variant("eager", peers.eager, counted="aten"),
-            Variant("torch", peers.torch_attention, counted="aten", fits=peers.without_window),
-            Variant("compile", peers.compiled, unavailable=needs_gpu, cases=_COMPILED),
+            Variant("eager", peers.eager, _BOTH, counted="aten"),
+            Variant(
+                "torch", peers.torch_attention, _BOTH, counted="aten", fits=peers.without_window
+            ),
+            Variant("compile", peers.compiled, _BOTH, unavailable=needs_gpu, cases=_COMPILED),
             Variant("unfused", peers.unfused, counted="aten", fits=peers.without_window),
             Variant(
                 "fused_simple",
                 fused_simple,
+                _BOTH,
                 counted="triton",
                 moves=simple_moves,
                 fits=_simple_takes,
             ),
-            Variant("fused", fused, counted="triton", moves=moves),
+            Variant("fused", fused, _BOTH, counted="triton", moves=moves),
             Variant(
                 "fused_hopper",
                 attention,
@@ -253,7 +281,7 @@ OP = register(
                 fits=suits,
             ),
             *(
-                Variant(name, fn, counted="aten", unavailable=unavailable, fits=fits)
+                Variant(name, fn, _BOTH, counted="aten", unavailable=unavailable, fits=fits)
                 for name, fn, unavailable, fits in (
                     ("sdpa_flash", peers.flash, peers.needs_ampere, peers.in_16_bits),
                     ("sdpa_cudnn", peers.cudnn, peers.needs_ampere, peers.by_cudnn),
@@ -261,7 +289,7 @@ OP = register(
                     ("sdpa_math", peers.math, peers.needs_any_gpu, peers.without_window),
                 )
             ),
-            Variant("flex", peers.flex, unavailable=needs_gpu, fits=peers.without_window),
+            Variant("flex", peers.flex, _BOTH, unavailable=needs_gpu, fits=peers.without_window),
         ),
         shapes=SHAPES,
         beyond=((1, 3, 100, 80), (2, 2, 1, 128), (1, 2, 33, 64)),
@@ -275,6 +303,13 @@ OP = register(
             tolerance=tolerance,
             cases=cases(SHAPES, "bf16", options=((), CAUSAL)),
             candidates=candidates,
+        ),
+        backward=Backward(
+            cost=backward_cost,
+            tolerance=gradient_tolerance,
+            cases=cases(SHAPES, "bf16", options=((), CAUSAL)),
+            differentiates=("q", "k", "v"),
+            train_cases=cases(SHAPES[1:3], "bf16", options=((), CAUSAL)),
         ),
     )
 )

@@ -173,7 +173,8 @@ def tiling_for(
         found = replace(found, block_m=16)
     if head_dim < dim and itemsize == 2 and capability[0] not in (9, 10):
         # Masks along the head dimension take registers too; wgmma and tcgen05 need fewer.
-        found = replace(found, block_n=min(32, found.block_n))
+        most = 16 if more and capability < (8, 0) else 32
+        found = replace(found, block_n=min(most, found.block_n))
     if tight and itemsize == 2 and capability[0] != 9:
         found = replace(found, num_warps=8)
     if simple or n_queries >= found.block_m:

@@ -6,7 +6,9 @@ rows sees, whole up to the end of the keys. So with tiles of BM queries, without
     requested = (2 · ⌈S / BM⌉ + 2) · B · H · S · D · size
 
 which grows with S²: each of the ⌈S / BM⌉ tiles walks over all S keys. Causal, tile t stops at the
-tile of keys that holds its diagonal, and with a window it begins where its first row does.
+tile of keys that holds its diagonal, and with a window it begins where its first row does. Going
+back, a program of dq does the same, with o and do beside its queries; one of dk and dv has a tile
+of keys and values, and asks for queries, do and two numbers a row, tile by tile.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import torch
 
 from kernels.hardware import VECTOR_BYTES
 from kernels.launch import capability
+from kernels.ops.attention.backward_configurations import Tilings, tilings_for
 from kernels.ops.attention.configurations import HOPPER, Tiling, tiling_for
 from kernels.registry import Case, Moved, MovedStep, Moves
 
@@ -40,6 +43,25 @@ def keys_asked_for(
     return asked
 
 
+def queries_asked_for(
+    n_queries: int, n_keys: int, tiling: Tiling, causal: bool, window: int | None
+) -> int:
+    """Queries that all programs of dk and dv of one head ask for, each time counted."""
+    shift, step, asked = n_keys - n_queries, tiling.block_m, 0
+    for first in range(0, n_keys, tiling.block_n):
+        lowest = first - shift
+        highest = min(first + tiling.block_n, n_keys) - 1 - shift
+        begin, end = 0, n_queries
+        if causal:
+            begin = max(0, lowest) // step * step
+        if window is not None:
+            end = min(end, highest + window)
+            begin = begin if causal else max(0, lowest - window + 1) // step * step
+        if end > begin:
+            asked += min(-(-end // step) * step, n_queries) - begin
+    return asked
+
+
 def forward_moves(case: Case, tiling: Tiling, simple: bool = False) -> Moves:
     """One launch: q, k, v in, o out."""
     n_batch, n_heads, length, head_dim = case.shape
@@ -57,19 +79,58 @@ def forward_moves(case: Case, tiling: Tiling, simple: bool = False) -> Moves:
     return Moves.of(MovedStep(name, grid, tuple(moved)))
 
 
-def moves(case: Case, _pass: str) -> Moves:
+def backward_moves(case: Case, tilings: Tilings) -> Moves:
+    """Two launches: q, k, v, o, do, L in and dq out, with two numbers a row; all but o and L again.
+
+    The second's outputs are dk and dv.
+    """
+    n_batch, n_heads, length, head_dim = case.shape
+    options = dict(case.options)
+    told = bool(options.get("causal")), options.get("window")
+    number = 4 * n_batch * n_heads  # a number in fp32 for one row of every head, bytes
+    row = n_batch * n_heads * head_dim * case.dtype.itemsize
+    keys = keys_asked_for(length, length, tilings.dq, *told)
+    queries = queries_asked_for(length, length, tilings.dkdv, *told)
+    unique = length * (12 * row + 5 * number)
+    once = length * (8 * row + 3 * number)
+    return Moves(2, unique, requested=once + 2 * keys * row + queries * (2 * row + 2 * number))
+
+
+def moves(case: Case, pass_: str) -> Moves:
     """What `fused` moves."""
     _, _, length, head_dim = case.shape
     size, tight = case.dtype.itemsize, "window" in dict(case.options)
+    if pass_ == "bwd":
+        tilings = tilings_for(head_dim, size, capability(_CPU), tight=tight)
+        return backward_moves(case, tilings)
     copied = head_dim * size % VECTOR_BYTES == 0
     tiling = tiling_for(length, head_dim, size, capability(_CPU), tight=tight, copied=copied)
     return forward_moves(case, tiling)
 
 
-def simple_moves(case: Case, _pass: str) -> Moves:
-    """What the kernel of the page moves."""
+def simple_backward_moves(case: Case, tilings: Tilings) -> Moves:
+    """Three launches of the page's backward: delta, then dk and dv, then dq.
+
+    The first reads o and do, the others q, k, v, do and two numbers a row each.
+    """
+    n_batch, n_heads, length, head_dim = case.shape
+    causal = bool(dict(case.options).get("causal"))
+    number = 4 * n_batch * n_heads
+    row = n_batch * n_heads * head_dim * case.dtype.itemsize
+    keys = keys_asked_for(length, length, tilings.dq, causal, None)
+    queries = queries_asked_for(length, length, tilings.dkdv, causal, None)
+    unique = length * (13 * row + 5 * number)
+    once = length * (9 * row + 3 * number)  # all but what passes by in tiles
+    return Moves(3, unique, requested=once + 2 * keys * row + queries * (2 * row + 2 * number))
+
+
+def simple_moves(case: Case, pass_: str) -> Moves:
+    """What the kernels of the pages move."""
     _, _, length, head_dim = case.shape
     size = case.dtype.itemsize
+    if pass_ == "bwd":
+        tilings = tilings_for(head_dim, size, capability(_CPU), simple=True)
+        return simple_backward_moves(case, tilings)
     tiling = tiling_for(length, head_dim, size, capability(_CPU), simple=True)
     return forward_moves(case, tiling, simple=True)
 

@@ -1,17 +1,19 @@
-"""How attention meets PyTorch: one operator, and another that keeps its inputs for a backward."""
+"""How attention meets PyTorch: an operator, one that keeps what a backward needs, the backward."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from kernels.ops.attention.backward import backward
 from kernels.ops.attention.formula import Given, composed, gradients
 from kernels.ops.attention.forward import forward, output_like
 from kernels.ops.attention.simple import softmax_of_scores
 from kernels.ops.shared.arguments import check_seed_offset, check_tensor
-from kernels.ops.shared.operators import Gradient, define, like
+from kernels.ops.shared.operators import Gradient, define, like, refuse_second_derivative
 from kernels.philox import threshold
 
 Tensor = torch.Tensor
@@ -114,50 +116,105 @@ def _fake(*args: Any) -> tuple[Tensor, Tensor | None]:
     given = Given(*args)
     q = given.q
     lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
+    return output_like(_side_by_side(q)), lse if given.want_lse else None
+
+
+def _side_by_side(x: Tensor) -> Tensor:
     # A last dimension with gaps is copied first, contiguous.
-    q = q if q.stride(-1) == 1 or q.shape[-1] == 1 else q.contiguous()
-    return output_like(q), lse if given.want_lse else None
+    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
+def _keeping(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` of the operator's arguments, that returns the log-sum-exp whoever wants it."""
+
+    def kept(*args: Any) -> Any:
+        return function(*Given(*args)._replace(want_lse=True))
+
+    return kept
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    ctx.save_for_backward(*inputs[:8])
-    ctx.told = inputs[8:]
+    ctx.save_for_backward(*inputs[:_TENSORS], output[0], output[1])
+    ctx.told = inputs[_TENSORS:]
+    ctx.set_materialize_grads(False)  # a gradient of what nobody used would be a tensor of zeros
 
 
-def _formula(ctx: Any, d_out: Tensor, d_lse: Tensor | None = None) -> Any:
-    given = Given(*ctx.saved_tensors, *ctx.told)
+def _formula(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None = None) -> Any:
+    *tensors, out, lse = ctx.saved_tensors
+    given = Given(*tensors, *ctx.told)
     wants_bias = ctx.needs_input_grad[3]
-    found = gradients(given, d_out, d_lse if given.want_lse else None, wants_bias)
-    return *found, *(None,) * (len(given) - 4)
+    if d_out is None:
+        d_out = torch.zeros_like(out)
+    if torch.is_grad_enabled():  # it will be differentiated again: by operators that can be
+        found: Any = gradients(given, d_out, d_lse, wants_bias)
+    else:
+        found = backward_operator(d_out, d_lse, out, lse, *given, wants_bias)
+    d_bias = found[3] if wants_bias else None
+    return *found[:3], d_bias, *(None,) * (len(given) - 4)
 
 
+def _backward(
+    d_out: Tensor, d_lse: Tensor | None, out: Tensor, lse: Tensor, *args: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    *told, wants_bias = args
+    return backward(Given(*told), out, lse, d_out, d_lse, wants_bias)
+
+
+def _backward_fake(
+    d_out: Tensor, d_lse: Tensor | None, out: Tensor, lse: Tensor, *args: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    *told, wants_bias = args
+    given = Given(*told)
+    dq, dk, dv = (output_like(_side_by_side(one)) for one in (given.q, given.k, given.v))
+    return dq, dk, dv, like(given.bias) if wants_bias and given.bias is not None else None
+
+
+def _backward_composed(
+    d_out: Tensor, d_lse: Tensor | None, out: Tensor, lse: Tensor, *args: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    *told, wants_bias = args
+    return gradients(Given(*told), d_out, d_lse, wants_bias)
+
+
+_TENSORS = 8  # of the arguments, the first so many
 _ARGUMENTS = (
-    "(Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? key_padding_mask, Tensor? q_lengths, "
+    "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? key_padding_mask, Tensor? q_lengths, "
     "Tensor? k_lengths, Tensor? seed_offset, bool causal, bool top_left, int? window, "
-    "float scale, float dropout_p, bool want_lse, bool by_hand) -> (Tensor, Tensor)"
+    "float scale, float dropout_p, bool want_lse, bool by_hand"
 )
-_define = functools.partial(
-    define,
-    launch=forward,
-    fake=_fake,
-    composed=composed,
-    of=OF,
-    tensors={
-        "q": "BHSD",
-        "k": "BGTD",
-        "v": "BGTD",
-        "bias": "XYST",
-        "key_padding_mask": "BT",
-        "q_lengths": "B",
-        "k_lengths": "B",
-        "seed_offset": "",
-    },
-    checks=check,
-)
+_DIMS = {
+    "q": "BHSD",
+    "k": "BGTD",
+    "v": "BGTD",
+    "bias": "XYST",
+    "key_padding_mask": "BT",
+    "q_lengths": "B",
+    "k_lengths": "B",
+    "seed_offset": "",
+}
+_define = functools.partial(define, of=OF, tensors=_DIMS, checks=check)
 _with_grad = _define(
-    f"attention_with_grad{_ARGUMENTS}", gradient=Gradient(_keep, _formula, n_returned=2)
+    f"attention_with_grad({_ARGUMENTS}) -> (Tensor, Tensor)",
+    _keeping(forward),
+    _keeping(_fake),
+    _keeping(composed),
+    gradient=Gradient(_keep, _formula, n_returned=2),
 )
-operator = _define(f"attention{_ARGUMENTS}", trained=_with_grad)
+operator = _define(
+    f"attention({_ARGUMENTS}) -> (Tensor, Tensor)", forward, _fake, composed, trained=_with_grad
+)
+backward_operator = define(
+    "attention_backward(Tensor d_out, Tensor? d_lse, Tensor out, Tensor lse, "
+    f"{_ARGUMENTS}, bool wants_bias) -> (Tensor, Tensor, Tensor, Tensor)",
+    _backward,
+    _backward_fake,
+    _backward_composed,
+    of=OF,
+    tensors={"d_out": "BHSD", "d_lse": "BHS", "out": "BHSD", "lse": "BHS", **_DIMS},
+)
+refuse_second_derivative(
+    "attention_backward", "this operator has", "kernels.ops.attention.attention.attention"
+)
 
 
 def _softmax_by_operators(scores: Tensor, scale: float, n_queries: int) -> Tensor:

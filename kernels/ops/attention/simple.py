@@ -25,6 +25,7 @@ def attention_simple(
     k_ptr,
     v_ptr,
     o_ptr,
+    lse_ptr,
     length,
     scale,
     CAUSAL: tl.constexpr,
@@ -63,6 +64,8 @@ def attention_simple(
         m = new
     out = acc / l[:, None]
     tl.store(o_ptr + first + within, out.to(o_ptr.dtype.element_ty), mask=rows[:, None] < length)
+    if lse_ptr is not None:  # what a backward computes the weights from again
+        tl.store(lse_ptr + head * length + rows, (m + tl.log2(l)) / LOG2E, mask=rows < length)
 
 
 @triton.jit(do_not_specialize=["n_queries", "n_keys"])
@@ -92,17 +95,28 @@ def scaled_softmax(
 
 
 def simple_forward(
-    q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, tiling: Tiling | None = None
-) -> Tensor:
-    """Launch the kernel of the page, unchecked: q, k, v of one shape, D a power of two.
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    causal: bool,
+    scale: float,
+    tiling: Tiling | None = None,
+    *,
+    want_lse: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Launch the kernel of the page, unchecked: q, k, v (B, H, S, D) alike, D a power of two.
 
-    The tiling is the card's if None.
+    Returns o, and log Σ exp of each row (B, H, S) in fp32, or None. The tiling is the card's if
+    None.
     """
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    lse = None
+    if want_lse:
+        lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
     n_batch, n_heads, length, head_dim = q.shape
     if out.numel() == 0:
-        return out
+        return out, lse
     if tiling is None:
         card = capability(q.device)
         tiling = tiling_for(length, head_dim, q.element_size(), card, simple=True)
@@ -112,6 +126,7 @@ def simple_forward(
             k,
             v,
             out,
+            lse,
             length,
             scale,
             CAUSAL=causal,
@@ -121,7 +136,7 @@ def simple_forward(
             num_warps=tiling.num_warps,
             num_stages=tiling.num_stages,
         )
-    return out
+    return out, lse
 
 
 def softmax_of_scores(scores: Tensor, scale: float, n_queries: int) -> Tensor:

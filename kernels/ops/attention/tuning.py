@@ -70,7 +70,7 @@ def candidates(case: Case) -> dict[str, Callable[..., Any]]:
         return forward(q, k, v, causal=causal, window=window, scale=scale, tiling=tiling)[0]
 
     def run_simple(tiling: Tiling, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
-        return simple_forward(q, k, v, causal, q.shape[-1] ** -0.5, tiling)
+        return simple_forward(q, k, v, causal, q.shape[-1] ** -0.5, tiling)[0]
 
     theirs: dict[str, Callable[..., Any]] = {"sdpa_flash": flash} if in_16_bits(case) else {}
     tried = {name: functools.partial(run, tiling) for name, tiling in to_try(case).items()}

@@ -18,8 +18,8 @@ from kernels.ops.shared import operators as shared
 from kernels.ops.shared.arguments import check_tensor
 from kernels.ops.shared.operators import (
     Gradient,
+    _ordinary,
     define,
-    is_ordinary,
     like,
     refuse_second_derivative,
 )
@@ -77,7 +77,7 @@ def check_words(targets: Tensor, n_words: int, ignore_index: int) -> None:
     That is on a CPU, outside transforms, compilers and fake tensors.
     """
     known = type(targets) is Tensor and targets.device.type == "cpu"
-    if not known or torch.compiler.is_compiling() or not is_ordinary():
+    if not known or torch.compiler.is_compiling() or not _ordinary():
         return
     wrong = ((targets < 0) | (targets >= n_words)) & (targets != ignore_index)
     if bool(wrong.any()):
@@ -206,7 +206,7 @@ def _formula(ctx: Any, dy: Tensor | None, *_: Any) -> Any:
     asked = [place for place in (0, 1) if wants[place]]
     found: list[Tensor | None] = [None, None]
     if ctx.is_kept and all(kept[place] is not None for place in asked):
-        quick = getattr(dy, shared.SHORT_WHERE, False) and is_ordinary()
+        quick = getattr(dy, shared.SHORT_WHERE, False) and _ordinary()
         if quick and not torch.is_grad_enabled():
             # They are given away, once: a second way back through this graph computes its own.
             ctx.is_kept = False

@@ -129,6 +129,8 @@ GRAD_WEIGHT: dict[tuple[int, int], Tiling] = {
     (7, 5): FORWARD[7, 5],
     (8, 0): Tiling(128, 128, 32, num_warps=8, num_stages=3),
     (9, 0): Tiling(128, 256, 64, num_warps=8, num_stages=3, persistent=True),
+    # Parts of a sum without those of a bias spill there in tiles of 256 columns.
+    (10, 0): Tiling(128, 128, 64, num_warps=8, num_stages=3, persistent=True),
     (12, 0): Tiling(128, 64, 64, num_warps=8, num_stages=3, persistent=True),
 }
 MOST_SPLITS = 8

@@ -17,7 +17,12 @@ from kernels.ops.shared.operators import Gradient, define, refuse_second_derivat
 
 Tensor = torch.Tensor
 
-OF = ("linear",)
+# The operations that call a product's operators: those behind it with an epilogue go back by them.
+OF = (
+    "linear",
+    *("linear_bias_gelu", "linear_bias_residual", "linear_swiglu", "swiglu_mlp", "geglu_mlp"),
+    "qkv",
+)
 
 
 def check(x: Tensor, weight: Tensor, bias: Tensor | None, *_: str) -> None:
@@ -76,10 +81,19 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(x, weight)
 
 
-def _formula(ctx: Any, dy: Tensor) -> Any:
-    x, weight = ctx.saved_tensors
-    grad_x_by, grad_weight_by = ctx.by
-    for_x, for_weight, for_bias = ctx.needs_input_grad[:3]
+def gradients(
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    wanted: tuple[bool, bool, bool],
+    grad_x_by: str,
+    grad_weight_by: str,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """The gradients of x, weight and bias, each where it is wanted, from that of x · weightᵀ + b.
+
+    dy (..., N), x (..., K), weight (N, K). What computes either product is told by `Ways`' names.
+    """
+    for_x, for_weight, for_bias = wanted
     dx = dweight = dbias = None
     if for_x:
         dx = dy @ weight if grad_x_by == TORCH else _grad_x_operator(dy, weight)
@@ -89,7 +103,12 @@ def _formula(ctx: Any, dy: Tensor) -> Any:
         dweight = _rows(dy).T @ _rows(x)
     if for_bias and (dbias is None or not for_weight):
         dbias = _rows(dy).sum(0)
-    return dx, dweight, dbias if for_bias else None, None, None, None
+    return dx, dweight, dbias if for_bias else None
+
+
+def _formula(ctx: Any, dy: Tensor) -> Any:
+    x, weight = ctx.saved_tensors
+    return *gradients(dy, x, weight, ctx.needs_input_grad[:3], *ctx.by), None, None, None
 
 
 def _rows(x: Tensor) -> Tensor:

@@ -142,7 +142,7 @@ def define(
                 wanted = wanted or getattr(args[place], "requires_grad", False)
             if wanted and trained is not None:
                 return trained(*args)
-        if compiling or not is_ordinary() or not getattr(args[0], SHORT_WHERE, False):
+        if compiling or not _ordinary() or not getattr(args[0], SHORT_WHERE, False):
             return elsewhere(*args)
         if not wanted:
             return look_up(args)
@@ -198,7 +198,7 @@ def _function(name: str, ready: Ready, gradient: Gradient) -> Callable[..., Any]
     return apply
 
 
-def is_ordinary() -> bool:
+def _ordinary() -> bool:
     """Whether nobody looks at operators: no ledger, transform, mode or trace is about."""
     return not (
         _dispatch_modes()

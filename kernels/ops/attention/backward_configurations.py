@@ -1,0 +1,161 @@
+"""How attention's backward runs on each card: a tiling for dq, one for dk and dv, one for a bias.
+
+The tables are keyed as those of `configurations`. A tiling's `block_m` are queries and `block_n`
+keys in each of them: for dq a program keeps the queries, for dk and dv the keys.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+
+from kernels.launch import for_card
+from kernels.ops.attention.configurations import (
+    Table,
+    Tiling,
+    by_descriptors,
+    held_dim,
+    suits_hopper,
+)
+
+
+class Tilings(NamedTuple):
+    """The tilings of both passes of a backward."""
+
+    dq: Tiling
+    dkdv: Tiling
+
+    @property
+    def name(self) -> str:
+        """The tilings as `tune` tells them."""
+        return f"dQ {self.dq.name}; dK, dV {self.dkdv.name}"
+
+
+# Of two bytes an element. None of these is timed yet.
+DQ: Table = {
+    (7, 5): {
+        64: Tiling(32, 32, num_warps=8, num_stages=1),
+        128: Tiling(16, 16, num_warps=8, num_stages=1),
+        256: Tiling(16, 16, num_warps=16, num_stages=1),
+    },
+    (8, 0): {
+        64: Tiling(128, 32, num_warps=8, num_stages=2),
+        128: Tiling(64, 32, num_warps=4, num_stages=2),
+        256: Tiling(64, 32, num_warps=8, num_stages=1),
+    },
+    (9, 0): {
+        64: Tiling(128, 64, num_warps=8, num_stages=3),
+        128: Tiling(128, 64, num_warps=8, num_stages=2),
+        256: Tiling(64, 32, num_warps=8, num_stages=1),
+    },
+    (12, 0): {
+        64: Tiling(128, 32, num_warps=8, num_stages=2),
+        128: Tiling(64, 32, num_warps=8, num_stages=1),
+        256: Tiling(32, 32, num_warps=8, num_stages=1),
+    },
+}
+DKDV: Table = {
+    (7, 5): {
+        64: Tiling(32, 32, num_warps=8, num_stages=1),
+        128: Tiling(16, 16, num_warps=8, num_stages=1),
+        256: Tiling(16, 16, num_warps=16, num_stages=1),
+    },
+    (8, 0): {
+        64: Tiling(32, 128, num_warps=8, num_stages=2),
+        128: Tiling(32, 64, num_warps=8, num_stages=2),
+        256: Tiling(32, 32, num_warps=8, num_stages=1),
+    },
+    (9, 0): {
+        64: Tiling(64, 128, num_warps=8, num_stages=3),
+        128: Tiling(32, 128, num_warps=8, num_stages=3),
+        256: Tiling(32, 64, num_warps=8, num_stages=1),
+    },
+    (12, 0): {
+        64: Tiling(32, 64, num_warps=8, num_stages=2),
+        128: Tiling(32, 64, num_warps=8, num_stages=1),
+        256: Tiling(16, 32, num_warps=8, num_stages=1),
+    },
+}
+# fp32, to learn by.
+SINGLE: Table = {
+    (7, 5): {
+        64: Tiling(16, 16, num_warps=4, num_stages=1),
+        128: Tiling(16, 16, num_warps=8, num_stages=1),
+        256: Tiling(16, 16, num_warps=16, num_stages=1),
+    }
+}
+
+
+@functools.lru_cache(maxsize=1024)
+def tilings_for(
+    head_dim: int,
+    itemsize: int,
+    capability: tuple[int, int],
+    *,
+    simple: bool = False,
+    more: bool = False,
+    tight: bool = False,
+) -> Tilings:
+    """Return how a backward runs on a card; flags as of `configurations.tiling_for`.
+
+    A bias's gradient is computed in the tiling of dq.
+    """
+    dim = held_dim(head_dim)
+
+    def found(table: Table) -> Tiling:
+        rows = for_card(SINGLE if itemsize == 4 else table, capability)
+        one = rows[min(held for held in rows if held >= dim)]
+        if (
+            itemsize == 2
+            and (simple or more or tight or head_dim < dim)
+            and capability[0] not in (9, 10)
+        ):
+            one = replace(one, block_m=min(32, one.block_m), block_n=min(32, one.block_n))
+        elif itemsize == 2 and more:
+            one = replace(one, block_m=min(64, one.block_m), block_n=min(64, one.block_n))
+        return one
+
+    return Tilings(found(DQ), found(DKDV))
+
+
+# ---------------------------------------------------------------------------- written for Hopper
+
+HOPPER_ROWS = 128  # of a program, keys or queries: two groups of 64
+
+
+class HopperTilings(NamedTuple):
+    """How the kernels written for Hopper go back: what passes by, its stages, registers.
+
+    `block_queries` pass the keys that dK and dV belong to, `block_keys` the queries; `ahead` says
+    whether a tile's S and dP are asked for before the last one's weights are made.
+    """
+
+    block_queries: int
+    stages_of_queries: int
+    ahead: bool
+    block_keys: int
+    stages_of_keys: int
+    registers: int = 240
+    of_producer: int = 24
+
+
+# By head dimension. H100, 16 heads, 8k, bf16: for 64 asking ahead won, for 128 it spills.
+HOPPER_BACKWARD = {
+    64: HopperTilings(64, 4, True, 64, 4),
+    128: HopperTilings(64, 3, False, 64, 3),
+}
+
+
+def suits_hopper_backward(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, d_out: torch.Tensor, card: tuple[int, int]
+) -> bool:
+    """Whether the kernels written for Hopper take a backward: where not, `fused` stands in.
+
+    They take what `suits_hopper` takes, with a d_out that the copy engine takes too.
+    """
+    few = q.shape[0] * q.shape[1] * (q.shape[2] + HOPPER_ROWS) < 1 << 31
+    few = few and k.shape[2] < HOPPER_ROWS << 16
+    return few and suits_hopper(q, k, v, card) and by_descriptors(d_out)

@@ -1,0 +1,115 @@
+"""How the kernels of a norm and a product run on each card, and which way is taken.
+
+The tables are keyed by compute capability; a card that is not in one takes the row of the nearest
+older card.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+
+import triton
+
+from kernels.launch import for_card
+from kernels.ops.products.configurations import (
+    FEW,
+    FEW_ROWS,
+    HOPPER_COLS,
+    HOPPER_ROWS,
+    SINGLE,
+    Tiling,
+)
+
+# The normalised tile as prologue: registers hold a tile of x, its statistics, and the sums.
+ONE_KERNEL: dict[tuple[int, int], Tiling] = {
+    (7, 5): Tiling(64, 64, 32, num_warps=8, num_stages=2),
+    (8, 0): Tiling(128, 128, 32, num_warps=8, num_stages=3),
+    # In steps of 32 products wait for one another: x is normalised in registers, and they read it
+    # there.
+    (9, 0): Tiling(128, 128, 64, num_warps=8, num_stages=3),
+    (10, 0): Tiling(128, 128, 32, num_warps=8, num_stages=3),
+}
+FOLDED: dict[tuple[int, int], Tiling] = {
+    (7, 5): Tiling(64, 64, 32, num_warps=8, num_stages=2),
+    (8, 0): Tiling(128, 128, 32, num_warps=8, num_stages=3),
+    (9, 0): Tiling(128, 256, 64, num_warps=8, num_stages=3, persistent=True, halves=True),
+    (10, 0): Tiling(128, 128, 64, num_warps=8, num_stages=3, persistent=True),
+    (12, 0): Tiling(128, 64, 64, num_warps=8, num_stages=3, persistent=True),
+}
+# Where rows don't begin at multiples of 16 bytes, as of a product alone.
+POINTERS: dict[tuple[int, int], Tiling] = {
+    (7, 5): FOLDED[7, 5],
+    (8, 0): Tiling(64, 64, 32, num_warps=8, num_stages=2),
+}
+
+
+def _tiling(
+    table: dict[tuple[int, int], Tiling],
+    m: int,
+    itemsize: int,
+    aligned: bool,
+    capability: tuple[int, int],
+) -> Tiling:
+    if itemsize == 4:
+        return SINGLE
+    if m <= FEW_ROWS and capability >= (8, 0):
+        return replace(FEW, block_m=max(16, triton.next_power_of_2(m)))
+    return for_card(table if aligned else POINTERS, capability)
+
+
+@functools.lru_cache(maxsize=1024)
+def one_kernel_tiling(m: int, itemsize: int, aligned: bool, capability: tuple[int, int]) -> Tiling:
+    """Return how the prologue's kernel runs for `m` rows; `aligned` as `by_descriptors` tells."""
+    return _tiling(ONE_KERNEL, m, itemsize, aligned, capability)
+
+
+@functools.lru_cache(maxsize=1024)
+def folded_tiling(m: int, itemsize: int, aligned: bool, capability: tuple[int, int]) -> Tiling:
+    """Return how the folded product runs in Triton; arguments as of `one_kernel_tiling`."""
+    return _tiling(FOLDED, m, itemsize, aligned, capability)
+
+
+def statistics_apart(capability: tuple[int, int]) -> bool:
+    """Whether a folded product's statistics load x for themselves (`kernels.folded_tile` says why).
+
+    On Hopper they must; on other cards they take the tile that is multiplied.
+    """
+    return capability[0] == 9
+
+
+HOPPER_STEP = 64  # elements of K in a step of the kernel written for Hopper
+HOPPER_FIRST_STEPS = 4  # beside which the tile before leaves
+MOST_GROUP = 64  # rows of tiles that go together
+
+
+def hopper_group(tiles_down: int) -> int:
+    """How many rows of tiles go together in that kernel.
+
+    A program that keeps to its rows needs their statistics once: so all of them, or nearly.
+    """
+    return min(MOST_GROUP, 1 << tiles_down.bit_length() - 1)
+
+
+def hopper_programs(tiles: int, group: int, sms: int) -> int:
+    """How many programs it has: a multiple of the group, so that each keeps its row of tiles."""
+    return min(sms // group * group if group <= sms else sms, tiles)
+
+
+def suits_hopper(
+    shape: tuple[int, int, int],
+    itemsize: int,
+    aligned: bool,
+    capability: tuple[int, int],
+    sms: int,
+) -> bool:
+    """Whether that kernel takes (M, K, N): the one rule by which the best way is found.
+
+    It runs on capability 9.0, in 16 bits, where the copy engine takes all three matrices
+    (`by_descriptors`), where tiles fill at least half the SMs, and where K is whole steps, at least
+    as many as it begins with: an element that is not there would enter the statistics.
+    """
+    m, k, n = shape
+    tiles = -(-m // HOPPER_ROWS) * -(-n // HOPPER_COLS)
+    whole = k % HOPPER_STEP == 0 and k >= HOPPER_STEP * HOPPER_FIRST_STEPS
+    return capability == (9, 0) and itemsize == 2 and aligned and whole and 2 * tiles >= sms
