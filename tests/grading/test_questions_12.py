@@ -128,6 +128,7 @@ def test_padded_wrong(answer, message, means):
         (kernels.causal_with("sees all"), "should be", "The mask of scores does nothing"),
         (kernels.causal_with("places in the tile"), "should be", "count from the head's first"),
         (kernels.causal_with("first head"), "should be", "Every head takes the keys"),
+        (kernels.causal_with("left in l"), "should be", "their weights are still in l"),
         (kernels.causal_with("zero"), "should be", "The score of what isn't seen is -inf"),
         (kernels.causal_with("behind"), "scores near -140", "belongs in front of the maximum"),
         (kernels.causal_with("m from 0"), "scores near -140", "m starts at -inf"),

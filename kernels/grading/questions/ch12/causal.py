@@ -102,6 +102,11 @@ def _models(case: Case) -> Iterator[tuple[str, Tensor]]:
         starts = torch.arange(n) // edge * edge
         within = torch.arange(n) < starts[:, None] + edge
         yield NO_MASK, attended(s, v, within)
+        weights = torch.softmax(s.masked_fill(~within, -torch.inf), -1)
+        yield (
+            "Keys behind the diagonal are left out of acc, and their weights are still in l.",
+            weights.masked_fill(~_below(n), 0.0) @ v.double(),
+        )
         yield _ONE_MORE, attended(s, v, _below(n, 1) & within)
         for block in (16, 32, 64, 128):
             # What is walked over and not seen has the score 0, and beyond the last key v is 0.
