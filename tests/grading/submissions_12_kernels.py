@@ -101,6 +101,8 @@ def switched_kernel(
             seen = visible[None, :] & (rows >= 0)[:, None]
         if FAULT == "zero":
             s = tl.where(seen, s, 0.0)
+        elif FAULT == "finite":
+            s = tl.where(seen, s, -1.0e30)
         elif FAULT != "behind" and FAULT != "left in l":
             s = tl.where(seen, s, -float("inf"))
         if FAULT == "left in l":

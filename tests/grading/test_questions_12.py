@@ -39,6 +39,7 @@ RIGHT = {
         kernels.causal_in_two_loops,
         kernels.causal_with(tile=(128, 16)),
         kernels.causal_with("lowest"),
+        kernels.causal_with("finite"),
     ),
     "12.9": (
         splits.split_with(),
@@ -68,6 +69,7 @@ def test_right_answers_pass_in_less_than_five_seconds(question):
         (kernels.padded_with("behind"), "scores near -140", "belongs in front of the maximum"),
         (kernels.padded_with("no guard"), "the first keys are hidden", "-inf - (-inf) is nan"),
         (kernels.padded_with("no zero"), "all keys are hidden", "0 / 0 is nan"),
+        (kernels.padded_with("finite"), "all keys are hidden", "has a finite score"),
         (kernels.padded_with("m from 0"), "scores near -140", "a maximum that begins at 0"),
         (kernels.padded_with("no maximum"), "should be", "takes the largest score away first"),
         (kernels.padded_with("ignored"), "should be", "The mask of scores does nothing"),
@@ -126,6 +128,7 @@ def test_padded_wrong(answer, message, means):
         (kernels.causal_with("sees all"), "should be", "The mask of scores does nothing"),
         (kernels.causal_with("places in the tile"), "should be", "count from the head's first"),
         (kernels.causal_with("first head"), "should be", "Every head takes the keys"),
+        (kernels.causal_with("left in l"), "should be", "their weights are still in l"),
         (kernels.causal_with("zero"), "should be", "The score of what isn't seen is -inf"),
         (kernels.causal_with("behind"), "scores near -140", "belongs in front of the maximum"),
         (kernels.causal_with("m from 0"), "scores near -140", "m starts at -inf"),

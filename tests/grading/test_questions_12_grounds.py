@@ -8,8 +8,9 @@ import torch
 
 from kernels.grading import progress
 from kernels.grading.questions.ch12 import faulty, halves, predict, roofs, splits
+from kernels.grading.questions.ch12.causal import CAUSAL_SPEED, budget
 from kernels.grading.questions.ch12.causal import _cases as causal_cases
-from kernels.grading.questions.ch12.causal import budget
+from kernels.grading.questions.ch12.splits import SPLIT_SPEED
 from kernels.grading.questions.kits import attention as kit
 from kernels.launch import interpreting
 from tests.grading import submissions_12 as s
@@ -109,6 +110,14 @@ def test_what_a_case_is_for():
     shares = [(-(-n // splits_) // 32 + 1) * 32 * (splits_ - 1) >= n
               for _, _, n, *_, splits_ in splits._PLAN]  # fmt: skip
     assert any(shares)
+
+
+@pytest.mark.parametrize("speed", [CAUSAL_SPEED, SPLIT_SPEED])
+def test_what_is_timed_is_what_pytorch_computes(speed):
+    case = speed.make(3)
+    given = [one.float() for one in case.tensors.values()]
+    error = speed.against(*given).double() - case.reference
+    assert float(error.norm() / case.reference.norm()) < case.tolerance.relative_norm / 100
 
 
 def test_the_tenth_question_stands_behind_the_ninth(own_progress):

@@ -16,6 +16,7 @@ from kernels.grading.questions.kits.attention import (
     FELL,
     HIGH,
     LOW,
+    all_nan,
     attended,
     attention_case,
     attention_inputs,
@@ -71,6 +72,12 @@ _NO_KEY = (
     "output is 0."
 )
 
+_FINITE = (
+    "It is wrong where a query sees no key at all: its output is 0. If what is hidden has a finite "
+    "score, however low, m is that score then, and exp(score - m) is 1. With -inf, or with weights "
+    "that are set to 0 where nothing is seen, l stays 0, and tells such a query from others."
+)
+
 
 def _cases(seed: int) -> list[Case]:
     rng = random.Random(seed)
@@ -116,7 +123,7 @@ def _explain(runs: list[Run]) -> str:
         return told
     traits = {r.case.trait for r in failed}
     known = (
-        ({ALL}, _NO_KEY),
+        ({ALL}, _NO_KEY if all_nan(runs) else _FINITE),
         ({LOW}, _FAR_BELOW),
         ({FALLING}, FELL),
         ({STRONG}, _BEHIND),
