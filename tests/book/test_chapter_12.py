@@ -69,15 +69,19 @@ def test_the_kernel_of_the_page_reads_as_the_packages(page):
 def test_the_kernel_of_the_page_is_the_packages(page, dtype, causal, shape):
     given = attention.inputs(shape, dtype, "cpu", seed=3)
     batch, heads, length, d = shape
-    found, traces = [], []
+    found, kept, traces = [], [], []
     for kernel in (page.attention_tile, simple.attention_simple):
-        o = torch.empty(shape, dtype=dtype)
-        args = (given["q"], given["k"], given["v"], o, length, d**-0.5, causal)
+        o, lse = torch.empty(shape, dtype=dtype), torch.empty(shape[:3])
+        args = (given["q"], given["k"], given["v"], o, lse, length, d**-0.5, causal)
         grid = (-(-length // 32), batch * heads)
         sizes = {"D": d, "BLOCK_M": 32, "BLOCK_N": 16}
         traces.append(traffic.trace(kernel[grid], *args, **sizes))
         found.append(o)
+        kept.append(lse)
     assert torch.equal(*found)
+    assert torch.equal(*kept)
+    _, true = attention.reference(**(given | {"causal": causal}), return_lse=True)
+    assert torch.allclose(kept[0].double(), true, atol=1e-5)
     told = [[(a.program, a.argument, a.kind, tuple(a.offsets)) for a in t] for t in traces]
     assert told[0] == told[1]
 
@@ -206,8 +210,9 @@ def test_a_load_beyond_the_keys_is_found(page):
     x = torch.randn(1, 1, 20, 16).half()
     launch = page.attention_tile[(2, 1)]
     sizes = {"D": 16, "BLOCK_M": 16, "BLOCK_N": 16}
+    args = (x, x, x, torch.empty_like(x), None, 32, 0.25, False)
     with pytest.raises(KernelError, match="'q_ptr'|'k_ptr'"):
-        traffic.count(launch, x, x, x, torch.empty_like(x), 32, 0.25, False, **sizes)
+        traffic.count(launch, *args, **sizes)
 
 
 # ------------------------------------------------------------------ the page, executed

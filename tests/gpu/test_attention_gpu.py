@@ -6,11 +6,13 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from kernels.ops.attention.attention import attention, fused, fused_simple, reference
+from kernels.ops.attention.backward import backward
 from kernels.ops.attention.configurations import Tiling
 from kernels.ops.attention.drop_in import scaled_dot_product_attention
+from kernels.ops.attention.formula import Given
 from kernels.ops.attention.forward import forward
 from kernels.ops.attention.operators import operator
-from kernels.ops.attention.tuning import to_try
+from kernels.ops.attention.tuning import backward_to_try, to_try
 from kernels.registry import DTYPES, Case
 
 pytestmark = [
@@ -146,13 +148,83 @@ def test_options(name, dim):
     assert off(out, exact) <= 2 * unit(out.dtype)
     torch.testing.assert_close(lse.double(), exact_lse, rtol=1e-4, atol=1e-4)
     assert torch.equal(attention(*given, **options), out)  # from what was written down
-    leaves = [t.detach().requires_grad_() for t in given]
-    upstream = torch.randn_like(out)
-    ours = torch.autograd.grad(attention(*leaves, **options), leaves, upstream)
-    wide = [t.detach().double().requires_grad_() for t in given]
-    truth = torch.autograd.grad(reference(*wide, **options), wide, upstream.double())
+
+
+def back(fn, tensors, upstreams, **options):
+    """Gradients of the tensors and of a bias with numbers, in the tensors' dtypes."""
+    leaves = [t.detach().clone().requires_grad_() for t in tensors]
+    bias = options.get("bias")
+    if bias is not None and bias.dtype != torch.bool:
+        bias = bias.to(torch.promote_types(bias.dtype, leaves[0].dtype))
+        options["bias"] = bias.detach().clone().requires_grad_()
+        leaves.append(options["bias"])
+    outputs = fn(*leaves, return_lse=True, **options)
+    return torch.autograd.grad(outputs, leaves, upstreams)
+
+
+@pytest.mark.proves(
+    "kernels.ops.attention.backward_kernels",
+    "kernels.ops.attention.dbias_kernels",
+    "kernels.ops.attention.backward",
+    "kernels.ops.attention.operators",
+)
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("dim", [64, 80, 128, 256])
+def test_gradients_with_every_option(name, dim):
+    (queries, keys), told = OPTIONS[name]
+    given = make(queries, keys, own=2, dim=dim)
+    options = {n: x(2, queries, keys).cuda() if callable(x) else x for n, x in told.items()}
+    out, lse = attention(*given, return_lse=True, **options)
+    above = torch.randn_like(out), torch.randn_like(lse)
+    above[1][lse == -torch.inf] = 0
+    ours = back(attention, given, above, **options)
+    wide = [t.double() for t in given]
+    truth = back(reference, wide, [a.double() for a in above], **options)
     for one, other in zip(ours, truth, strict=True):
-        assert off(one, other) <= 4 * unit(one.dtype)
+        assert off(one, other) <= 4 * unit(given[0].dtype)
+    for one, other in zip(ours, back(attention, given, above, **options), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.proves(
+    "kernels.ops.attention.backward_kernels", "kernels.ops.attention.simple_backward"
+)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dim", [16, 64, 80, 128])
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+def test_errors_of_gradients_are_within_twice_pytorchs(dtype, dim, causal):
+    def gradients(fn, given, above, **options):
+        leaves = [t.detach().requires_grad_() for t in given]
+        return torch.autograd.grad(fn(*leaves, **options), leaves, above)
+
+    for length in (1, 128, 1000, 2048):
+        given = make(length, dim=dim, dtype=dtype)
+        above = torch.randn(1, 4, 1, dim, device="cuda", dtype=dtype).expand(given[0].shape)
+        wide = [t.double() for t in given]
+        truth = gradients(reference, wide, above.double(), causal=causal)
+        theirs = gradients(F.scaled_dot_product_attention, given, above, is_causal=causal)
+        size = max(float(t.norm()) for t in truth)  # one key: what two gradients are is 0
+        for fn in (attention, fused_simple) if dim != 80 else (attention,):
+            ours = gradients(fn, given, above, causal=causal)
+            for one, other, exact in zip(ours, theirs, truth, strict=True):
+                bound = max(2 * (other - exact).norm(), unit(dtype) * exact.norm())
+                assert (one - exact).norm() <= bound + 2.0**-19 * size
+
+
+@pytest.mark.proves("kernels.ops.attention.backward_configurations")
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dim", [64, 128])
+def test_every_tiling_of_the_backward_that_is_compared(dim, causal):
+    q, k, v = make(1000, dim=dim)
+    given = Given(q, k, v, causal=causal, scale=dim**-0.5, want_lse=True)
+    above = torch.randn_like(q)
+    wide = [t.detach().double().requires_grad_() for t in (q, k, v)]
+    truth = torch.autograd.grad(reference(*wide, causal=causal), wide, above.double())
+    out, lse = forward(*given)
+    for name, tilings in backward_to_try(Case((2, 16, 8192, dim), torch.bfloat16)).items():
+        found = backward(given, out, lse, above, None, False, tilings)
+        for one, other in zip(found[:3], truth, strict=True):
+            assert off(one, other) <= 2 * unit(q.dtype), name
 
 
 def test_more_heads_than_a_grid_has_along_y():

@@ -85,4 +85,4 @@ def test_errors(card):
         theirs = card.one(variant=FLASH, **where).error
         for variant in ("fused_simple", "fused", "fused_hopper"):
             # Twice flash's, or one rounding of the output to bf16.
-            assert card.one(variant=variant, **where).error <= max(2 * theirs, 2.0**-9), where
+            assert card.one(variant=variant, **where).error <= max(2 * theirs, 2.0**-8), where

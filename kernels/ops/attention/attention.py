@@ -32,7 +32,7 @@ from kernels.ops.attention.formula import Given, kept, seen, shared
 from kernels.ops.attention.moves import hopper_moves, moves, simple_moves, suits
 from kernels.ops.attention.operators import check, check_queries_keys_values, operator
 from kernels.ops.attention.simple_backward import simple
-from kernels.ops.attention.tuning import candidates
+from kernels.ops.attention.tuning import backward_candidates, candidates
 from kernels.ops.shared.available import needs_gpu
 from kernels.philox import scale as drop_scale
 from kernels.registry import (
@@ -308,6 +308,7 @@ OP = register(
             cost=backward_cost,
             tolerance=gradient_tolerance,
             cases=cases(SHAPES, "bf16", options=((), CAUSAL)),
+            candidates=backward_candidates,
             differentiates=("q", "k", "v"),
             train_cases=cases(SHAPES[1:3], "bf16", options=((), CAUSAL)),
         ),

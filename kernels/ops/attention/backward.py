@@ -7,7 +7,12 @@ from typing import Any
 import torch
 
 from kernels.launch import capability
-from kernels.ops.attention.backward_configurations import Tilings, tilings_for
+from kernels.launch.gluon import may_take_gluon
+from kernels.ops.attention.backward_configurations import (
+    Tilings,
+    suits_hopper_backward,
+    tilings_for,
+)
 from kernels.ops.attention.backward_kernels import attention_dkdv, attention_dq
 from kernels.ops.attention.configurations import Tiling, held_dim
 from kernels.ops.attention.dbias_kernels import attention_dbias
@@ -46,11 +51,19 @@ def backward(
         return dq.zero_(), dk.zero_(), dv.zero_(), None if dbias is None else dbias.zero_()
     if d_lse is not None:
         d_lse = d_lse.contiguous()
-    of_rows = torch.empty((2, *q.shape[:3]), dtype=torch.float32, device=q.device)
     (n_batch, n_heads, n_queries, head_dim), (_, own_heads, n_keys, _) = q.shape, k.shape
     drops = threshold(given.dropout_p) > 0
-    ragged = given.q_lengths is not None or given.k_lengths is not None
     card = capability(q.device)
+    if given.by_hand and may_take_gluon(q) and suits_hopper_backward(given, d_out, card):
+        from kernels.ops.attention import hopper_backward  # which imports Gluon
+
+        found = (dq, dk, dv)
+        hopper_backward.launch(
+            *(q, k, v, out, lse, d_out, d_lse), *found, scale=given.scale, causal=given.causal
+        )
+        return dq, dk, dv, dbias
+    of_rows = torch.empty((2, *q.shape[:3]), dtype=torch.float32, device=q.device)
+    ragged = given.q_lengths is not None or given.k_lengths is not None
     split = card >= (8, 0)
     if tilings is None:
         more = drops or bias is not None or given.key_padding_mask is not None

@@ -20,6 +20,8 @@ from kernels.ops.attention.configurations import (
     held_dim,
     suits_hopper,
 )
+from kernels.ops.attention.formula import Given
+from kernels.philox import threshold
 
 
 class Tilings(NamedTuple):
@@ -149,13 +151,27 @@ HOPPER_BACKWARD = {
 }
 
 
-def suits_hopper_backward(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, d_out: torch.Tensor, card: tuple[int, int]
-) -> bool:
+# The head dimensions whose backward goes by them. None yet: they are not held against a card.
+HOPPER_TAKEN: tuple[int, ...] = ()
+
+
+def suits_hopper_backward(given: Given, d_out: torch.Tensor, card: tuple[int, int]) -> bool:
     """Whether the kernels written for Hopper take a backward: where not, `fused` stands in.
 
-    They take what `suits_hopper` takes, with a d_out that the copy engine takes too.
+    They take what `suits_hopper` takes, with a d_out that the copy engine takes too, and causal
+    masks alone, aligned at the last query and key.
     """
+    q, k, v = given[:3]
+    masks = (given.bias, given.key_padding_mask, given.q_lengths, given.k_lengths, given.window)
+    aligned = not (given.causal and given.top_left) or q.shape[2] == k.shape[2]
     few = q.shape[0] * q.shape[1] * (q.shape[2] + HOPPER_ROWS) < 1 << 31
-    few = few and k.shape[2] < HOPPER_ROWS << 16
-    return few and suits_hopper(q, k, v, card) and by_descriptors(d_out)
+    return (
+        q.shape[-1] in HOPPER_TAKEN
+        and all(one is None for one in masks)
+        and threshold(given.dropout_p) == 0
+        and aligned
+        and few
+        and k.shape[2] < HOPPER_ROWS << 16
+        and suits_hopper(q, k, v, card)
+        and by_descriptors(d_out)
+    )

@@ -133,7 +133,7 @@ def launch(
             *(_described(d_out, block), _numbers(row_lse, block), _numbers(row_delta, block)),
             *(_described(dk, half), _described(dv, half)),
             *(n_keys - n_queries, n_queries, padded, hk),
-            *(table_k, table_k.shape[1], scale2),
+            *(table_k, table_k.shape[1], scale2, scale),
             GROUP=h // hk,
             BLOCK=block,
             D=d,

@@ -130,12 +130,16 @@ def produce_queries(
 @gluon.jit
 def transposed_weights(scores, lse, places, key, query, scale, MASK: ttgl.constexpr):
     # Of 64 keys by a tile of queries, that see the keys up to their own place; `key` and `query`
-    # are the first ones', the key's less the diagonal's shift. The numbers 0, 1, … of the queries
-    # come from shared memory: as `arange` they would be kept in registers, which are short.
+    # are the first ones', the key's less the diagonal's shift. With `places` the numbers of
+    # the queries come from shared memory: those of `arange` would be kept in registers.
     if MASK:
         layout: ttgl.constexpr = scores.type.layout
         keys = key + ttgl.arange(0, ROWS, layout=ttgl.SliceLayout(1, layout))
-        queries = query + places.load(ttgl.SliceLayout(0, layout))
+        of_queries: ttgl.constexpr = ttgl.SliceLayout(0, layout)
+        if places is None:
+            queries = query + ttgl.arange(0, scores.shape[1], layout=of_queries)
+        else:
+            queries = query + places.load(of_queries)
         seen = ttgl.expand_dims(queries, 0) >= ttgl.expand_dims(keys, 1)
         scores = ttgl.where(seen, scores, MASKED)
     p = ttgl.exp2(scores * scale - ttgl.expand_dims(lse, 0))
@@ -145,7 +149,7 @@ def transposed_weights(scores, lse, places, key, query, scale, MASK: ttgl.conste
 @gluon.jit
 def dkdv_ahead(
     k, v, q_stages, do_stages, lse_stages, delta_stages, q_full, q_empty, step, scores, dp, dk, dv,
-    places, key, query, scale, BLOCK: ttgl.constexpr, D: ttgl.constexpr, STAGES: ttgl.constexpr,
+    key, query, scale, BLOCK: ttgl.constexpr, D: ttgl.constexpr, STAGES: ttgl.constexpr,
     MASK: ttgl.constexpr, NEXT: ttgl.constexpr, operand: ttgl.constexpr,
 ):  # fmt: skip
     # S and dP of this step are there; those of the next are asked for before it makes its weights.
@@ -162,7 +166,7 @@ def dkdv_ahead(
         next_scores = warpgroup_mma(k, q_after, zeros, use_acc=False, is_async=True)
         next_dp = warpgroup_mma(v, do_after, zeros, use_acc=False, is_async=True)
     lse = lse_stages.index(stage).load(of_queries)
-    p = transposed_weights(scores, lse, places, key, query, scale, MASK)
+    p = transposed_weights(scores, lse, None, key, query, scale, MASK)
     weights = ttgl.convert_layout(p.to(dtype), operand)
     delta = delta_stages.index(stage).load(of_queries)
     ds = p * (dp - ttgl.expand_dims(delta, 0))
@@ -217,7 +221,7 @@ def dkdv_beside(
 def consume_queries(
     WHICH: ttgl.constexpr, dk_desc, dv_desc, q_stages, k_tiles, v_tiles, do_stages, lse_stages,
     delta_stages, places, kv_full, kv_empty, q_full, q_empty, shift, n_queries, n_key_heads,
-    table_ptr, table_width, scale, GROUP: ttgl.constexpr, BLOCK: ttgl.constexpr,
+    table_ptr, table_width, scale, of_dk, GROUP: ttgl.constexpr, BLOCK: ttgl.constexpr,
     D: ttgl.constexpr, STAGES: ttgl.constexpr, CAUSAL: ttgl.constexpr, AHEAD: ttgl.constexpr,
 ):  # fmt: skip
     of_scores: ttgl.constexpr = ttgl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK, 16])
@@ -229,10 +233,8 @@ def consume_queries(
     step = 0
     row_of_table = table_ptr + ttgl.program_id(0) * table_width
     n_tiles = ttgl.load(row_of_table)
-    code = ttgl.load(row_of_table + 1)
     for i in range(n_tiles):
-        head, tile = code >> 16, code & 0xFFFF
-        code = ttgl.load(row_of_table + i + 2)
+        tile = ttgl.load(row_of_table + i + 1) & 0xFFFF
         key = tile * BOTH + WHICH * ROWS
         first, whole, tiles = queries_met(tile, shift, n_queries, BLOCK, CAUSAL)
         last = tiles - 1
@@ -254,7 +256,7 @@ def consume_queries(
                     for j in range(first, stop):
                         scores, dp, dk, dv = dkdv_ahead(
                             k, v, q_stages, do_stages, lse_stages, delta_stages, q_full, q_empty,
-                            step, scores, dp, dk, dv, places, key - shift, j * BLOCK, scale,
+                            step, scores, dp, dk, dv, key - shift, j * BLOCK, scale,
                             BLOCK, D, STAGES, True, True, operand,
                         )  # fmt: skip
                         step += 1
@@ -263,20 +265,20 @@ def consume_queries(
                     for _one in ttgl.static_range(2):
                         scores, dp, dk, dv = dkdv_ahead(
                             k, v, q_stages, do_stages, lse_stages, delta_stages, q_full, q_empty,
-                            step, scores, dp, dk, dv, places, key, 0, scale,
+                            step, scores, dp, dk, dv, key, 0, scale,
                             BLOCK, D, STAGES, False, True, operand,
                         )  # fmt: skip
                         step += 1
                 if (last - stop) % 2 == 1:
                     scores, dp, dk, dv = dkdv_ahead(
                         k, v, q_stages, do_stages, lse_stages, delta_stages, q_full, q_empty,
-                        step, scores, dp, dk, dv, places, key, 0, scale,
+                        step, scores, dp, dk, dv, key, 0, scale,
                         BLOCK, D, STAGES, False, True, operand,
                     )  # fmt: skip
                     step += 1
                 scores, dp, dk, dv = dkdv_ahead(
                     k, v, q_stages, do_stages, lse_stages, delta_stages, q_full, q_empty, step,
-                    scores, dp, dk, dv, places, key - shift, last * BLOCK, scale,
+                    scores, dp, dk, dv, key - shift, last * BLOCK, scale,
                     BLOCK, D, STAGES, CAUSAL, False, operand,
                 )  # fmt: skip
             else:
@@ -302,11 +304,13 @@ def consume_queries(
                     BLOCK, D, STAGES, CAUSAL, False, operand,
                 )  # fmt: skip
             step += 1
+        code = ttgl.load(row_of_table + i + 1)  # once more: the loops have no register for it
         meet()  # every warp of the group is done with K and V: dK and dV take their place
-        k.store((dk * (scale * LN2)).to(dtype))
+        k.store((dk * of_dk).to(dtype))
         v.store(dv.to(dtype))
         fence_async_shared()
         meet()
+        head, key = code >> 16, (code & 0xFFFF) * BOTH + WHICH * ROWS
         at = [head // n_key_heads, head % n_key_heads, key, 0]
         tma.async_copy_shared_to_global(dk_desc, at, k_tiles.index(WHICH))
         tma.async_copy_shared_to_global(dv_desc, at, v_tiles.index(WHICH))
@@ -317,12 +321,12 @@ def consume_queries(
 @gluon.jit(do_not_specialize=["shift", "n_queries", "padded", "n_key_heads", "table_width"])
 def hopper_dkdv(
     q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc, dk_desc, dv_desc, shift, n_queries,
-    padded, n_key_heads, table_ptr, table_width, scale, GROUP: ttgl.constexpr,
+    padded, n_key_heads, table_ptr, table_width, scale, of_dk, GROUP: ttgl.constexpr,
     BLOCK: ttgl.constexpr, D: ttgl.constexpr, STAGES: ttgl.constexpr, CAUSAL: ttgl.constexpr,
     AHEAD: ttgl.constexpr, REGISTERS: ttgl.constexpr, OF_PRODUCER: ttgl.constexpr,
 ):  # fmt: skip
     # A program an SM, which takes the tiles of keys in its row of the table. `scale` has the factor
-    # log2 e.
+    # log2 e, `of_dk` has not.
     dtype: ttgl.constexpr = q_desc.dtype
     k_tiles = ttgl.allocate_shared_memory(dtype, [2, 1, 1, ROWS, D], k_desc.layout)
     v_tiles = ttgl.allocate_shared_memory(dtype, [2, 1, 1, ROWS, D], v_desc.layout)
@@ -349,12 +353,12 @@ def hopper_dkdv(
     ttgl.warp_specialize([
         (consume_queries, (0, dk_desc, dv_desc, q_stages, k_tiles, v_tiles, do_stages, lse_stages,
                            delta_stages, places, kv_full, kv_empty, q_full, q_empty, shift,
-                           n_queries, n_key_heads, table_ptr, table_width, scale, GROUP, BLOCK,
-                           D, STAGES, CAUSAL, AHEAD)),
+                           n_queries, n_key_heads, table_ptr, table_width, scale, of_dk, GROUP,
+                           BLOCK, D, STAGES, CAUSAL, AHEAD)),
         (consume_queries, (1, dk_desc, dv_desc, q_stages, k_tiles, v_tiles, do_stages, lse_stages,
                            delta_stages, places, kv_full, kv_empty, q_full, q_empty, shift,
-                           n_queries, n_key_heads, table_ptr, table_width, scale, GROUP, BLOCK,
-                           D, STAGES, CAUSAL, AHEAD)),
+                           n_queries, n_key_heads, table_ptr, table_width, scale, of_dk, GROUP,
+                           BLOCK, D, STAGES, CAUSAL, AHEAD)),
         (produce_queries, (q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc, q_stages, k_tiles,
                            v_tiles, do_stages, lse_stages, delta_stages, kv_full, kv_empty, q_full,
                            q_empty, shift, n_queries, padded, n_key_heads, table_ptr,
