@@ -158,7 +158,7 @@ def back(fn, tensors, upstreams, **options):
         bias = bias.to(torch.promote_types(bias.dtype, leaves[0].dtype))
         options["bias"] = bias.detach().clone().requires_grad_()
         leaves.append(options["bias"])
-    outputs = fn(*leaves, return_lse=True, **options)
+    outputs = fn(*leaves[:3], return_lse=True, **options)
     return torch.autograd.grad(outputs, leaves, upstreams)
 
 

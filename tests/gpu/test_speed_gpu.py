@@ -1,5 +1,7 @@
 """A right answer on a GPU: run there too, timed against a copy, and a point more if it is fast."""
 
+import re
+
 import pytest
 import torch
 
@@ -117,4 +119,5 @@ def test_a_product_is_timed_against_pytorchs():
     result = check("10.5", product_with())
     assert result.passed, result
     assert "where PyTorch's linear takes" in told_of_speed(result), result
-    assert result.bonus == ("a bonus point" in told_of_speed(result).split(": ")[-1])
+    share = int(re.search(r"(\d+)% of its rate", told_of_speed(result))[1])
+    assert result.bonus == (share >= 50)

@@ -12,7 +12,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from kernels.launch import multiprocessors
 from kernels.ops.epilogues.configurations import hopper_tiles
-from kernels.ops.epilogues.forward import Given
+from kernels.ops.epilogues.given import Given
 from kernels.ops.epilogues.hopper_kernels import HALF_COLS, hopper_epilogue
 from kernels.ops.products.configurations import HOPPER_GROUP
 from kernels.ops.products.hopper import REGISTERS
