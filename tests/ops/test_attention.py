@@ -626,16 +626,16 @@ def test_two_halves_merge_by_log_sum_exp():
 
 def options_to_compile(name, dtype):
     """The options of a name, in the sizes of a call with 128 queries and 512 keys."""
-    options = OPTIONS[name]()
+    options = OPTIONS[name]() if name in OPTIONS else {}
     if "key_padding_mask" in options:
         options["key_padding_mask"] = torch.zeros(2, 512, dtype=torch.bool)
+    if name in ("bias", "padding"):
         options["bias"] = torch.empty(2, 1, 128, 512, dtype=dtype)
-        options["causal"] = True
-    return options
+    return {"causal": True, **options}
 
 
 @pytest.mark.parametrize("dim", [64, 80, 128])
-@pytest.mark.parametrize("name", ["window", "padding", "lengths", "dropout"])
+@pytest.mark.parametrize("name", ["window", "padding", "lengths", "dropout", "bias"])
 def test_every_option_compiles_without_a_spill(name, dim):
     """Where few registers are left, on a T4 and an A100; the rest is held by what is registered."""
     given = [torch.empty(2, 2, n, dim, dtype=torch.float16) for n in (128, 512, 512)]
@@ -648,10 +648,13 @@ def test_every_option_compiles_without_a_spill(name, dim):
         assert built.shared_bytes <= LIMITS[card].shared_bytes_per_block
 
 
-@pytest.mark.parametrize("card", [86, 89, 90, 100, 120])
+@pytest.mark.parametrize(
+    ("card", "dim"),
+    [(86, 128), (89, 128), (90, 128), (100, 128), (120, 128), (90, 256), (120, 256)],
+)
 @pytest.mark.parametrize("name", ["padding", "dropout"])
-def test_what_takes_most_registers_compiles_for_newer_cards(name, card):
-    given = [torch.empty(2, 2, n, 128, dtype=torch.bfloat16) for n in (128, 512, 512)]
+def test_what_takes_most_registers_compiles_for_newer_cards(name, card, dim):
+    given = [torch.empty(2, 2, n, dim, dtype=torch.bfloat16) for n in (128, 512, 512)]
     with assume_capability(card), recording() as launches:
         attention(*given, **options_to_compile(name, torch.bfloat16))
     built = compile_launch(launches.seen[0], card)

@@ -107,6 +107,10 @@ WITH_MORE: Table = {
         64: Tiling(64, 64, num_warps=4, num_stages=2),
         128: Tiling(64, 32, num_warps=4, num_stages=2),
         256: Tiling(64, 32, num_warps=8, num_stages=1),
+    },    (9, 0): {
+        64: Tiling(64, 64, num_warps=4, num_stages=2),
+        128: Tiling(64, 32, num_warps=4, num_stages=2),
+        256: Tiling(64, 16, num_warps=8, num_stages=1),
     },
 }
 # The kernel of the page, on every card. On 9.0, measured with the others, it is 1.03 to 1.30 times
@@ -173,8 +177,9 @@ def tiling_for(
         found = replace(found, block_m=16)
     if head_dim < dim and itemsize == 2 and capability[0] not in (9, 10):
         # Masks along the head dimension take registers too; wgmma and tcgen05 need fewer.
-        most = 16 if more and capability < (8, 0) else 32
-        found = replace(found, block_n=min(most, found.block_n))
+        found = replace(found, block_n=min(32, found.block_n))
+        if more and capability < (8, 0):
+            found = replace(found, block_m=16)
     if tight and itemsize == 2 and capability[0] != 9:
         found = replace(found, num_warps=8)
     if simple or n_queries >= found.block_m:
