@@ -528,6 +528,19 @@ def test_the_call_of_pytorch(arguments, leading):
     torch.testing.assert_close(ours, F.scaled_dot_product_attention(q, k, v, **arguments))
 
 
+@pytest.mark.parametrize("sizes", [(2, 1, 1, 30), (1, 1, 1, 30), (1, 30), (2, 1, 1, 1)])
+def test_a_mask_of_keys_in_pytorchs_call_is_padding(sizes):
+    q, k, v = make(20, 30)
+    mask = torch.rand(sizes, generator=seeded(1)) < 0.7
+    mask[..., 0] = True
+    with interpreting() as launches:
+        ours = scaled_dot_product_attention(q, k, v, mask)
+    torch.testing.assert_close(ours, F.scaled_dot_product_attention(q, k, v, mask))
+    (launch,) = launches.seen
+    assert launch.arguments["bias_ptr"] is None
+    assert launch.arguments["padding_ptr"] is not None
+
+
 def test_more_queries_than_keys_in_pytorchs_call():
     q, k, v = make(30, 20)
     ours = scaled_dot_product_attention(q, k, v, is_causal=True)

@@ -107,7 +107,8 @@ WITH_MORE: Table = {
         64: Tiling(64, 64, num_warps=4, num_stages=2),
         128: Tiling(64, 32, num_warps=4, num_stages=2),
         256: Tiling(64, 32, num_warps=8, num_stages=1),
-    },    (9, 0): {
+    },
+    (9, 0): {
         64: Tiling(64, 64, num_warps=4, num_stages=2),
         128: Tiling(64, 32, num_warps=4, num_stages=2),
         256: Tiling(64, 16, num_warps=8, num_stages=1),
