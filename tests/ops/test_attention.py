@@ -663,7 +663,9 @@ def test_every_option_compiles_without_a_spill(name, dim):
 
 @pytest.mark.parametrize(
     ("card", "dim"),
-    [(86, 128), (89, 128), (90, 128), (100, 128), (120, 128), (90, 256), (120, 256)],
+    [(86, 128), (89, 128), (90, 128), (100, 128), (120, 128)]
+    + [(card, 80) for card in (86, 90, 100, 120)]
+    + [(90, 256), (120, 256)],
 )
 @pytest.mark.parametrize("name", ["padding", "dropout"])
 def test_what_takes_most_registers_compiles_for_newer_cards(name, card, dim):

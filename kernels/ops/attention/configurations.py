@@ -181,6 +181,8 @@ def tiling_for(
         found = replace(found, block_n=min(32, found.block_n))
         if more and capability < (8, 0):
             found = replace(found, block_m=16)
+    if more and head_dim < dim and itemsize == 2 and capability[0] == 10:
+        found = replace(found, num_warps=8)
     if tight and itemsize == 2 and capability[0] != 9:
         found = replace(found, num_warps=8)
     if simple or n_queries >= found.block_m:
