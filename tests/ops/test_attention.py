@@ -528,6 +528,19 @@ def test_the_call_of_pytorch(arguments, leading):
     torch.testing.assert_close(ours, F.scaled_dot_product_attention(q, k, v, **arguments))
 
 
+@pytest.mark.parametrize("sizes", [(2, 1, 1, 30), (1, 1, 1, 30), (1, 30), (2, 1, 1, 1)])
+def test_a_mask_of_keys_in_pytorchs_call_is_padding(sizes):
+    q, k, v = make(20, 30)
+    mask = torch.rand(sizes, generator=seeded(1)) < 0.7
+    mask[..., 0] = True
+    with interpreting() as launches:
+        ours = scaled_dot_product_attention(q, k, v, mask)
+    torch.testing.assert_close(ours, F.scaled_dot_product_attention(q, k, v, mask))
+    (launch,) = launches.seen
+    assert launch.arguments["bias_ptr"] is None
+    assert launch.arguments["padding_ptr"] is not None
+
+
 def test_more_queries_than_keys_in_pytorchs_call():
     q, k, v = make(30, 20)
     ours = scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -626,16 +639,16 @@ def test_two_halves_merge_by_log_sum_exp():
 
 def options_to_compile(name, dtype):
     """The options of a name, in the sizes of a call with 128 queries and 512 keys."""
-    options = OPTIONS[name]()
+    options = OPTIONS[name]() if name in OPTIONS else {}
     if "key_padding_mask" in options:
         options["key_padding_mask"] = torch.zeros(2, 512, dtype=torch.bool)
+    if name in ("bias", "padding"):
         options["bias"] = torch.empty(2, 1, 128, 512, dtype=dtype)
-        options["causal"] = True
-    return options
+    return {"causal": True, **options}
 
 
 @pytest.mark.parametrize("dim", [64, 80, 128])
-@pytest.mark.parametrize("name", ["window", "padding", "lengths", "dropout"])
+@pytest.mark.parametrize("name", ["window", "padding", "lengths", "dropout", "bias"])
 def test_every_option_compiles_without_a_spill(name, dim):
     """Where few registers are left, on a T4 and an A100; the rest is held by what is registered."""
     given = [torch.empty(2, 2, n, dim, dtype=torch.float16) for n in (128, 512, 512)]
@@ -648,12 +661,18 @@ def test_every_option_compiles_without_a_spill(name, dim):
         assert built.shared_bytes <= LIMITS[card].shared_bytes_per_block
 
 
-@pytest.mark.parametrize("card", [86, 89, 90, 100, 120])
-@pytest.mark.parametrize("name", ["padding", "dropout"])
-def test_what_takes_most_registers_compiles_for_newer_cards(name, card):
-    given = [torch.empty(2, 2, n, 128, dtype=torch.bfloat16) for n in (128, 512, 512)]
+@pytest.mark.parametrize(
+    ("card", "dim"),
+    [(86, 128), (89, 128), (90, 128), (100, 128), (120, 128)]
+    + [(card, dim) for card in (86, 90, 100, 120) for dim in (64, 80)]
+    + [(90, 256), (120, 256)],
+)
+@pytest.mark.parametrize("name", ["window", "padding", "lengths", "dropout"])
+def test_options_compile_for_newer_cards(name, card, dim):
+    given = [torch.empty(2, 2, n, dim, dtype=torch.bfloat16) for n in (128, 512, 512)]
+    options = {**options_to_compile(name, torch.bfloat16), "scale": 0.1}
     with assume_capability(card), recording() as launches:
-        attention(*given, **options_to_compile(name, torch.bfloat16))
+        forward(*given, want_lse=True, **options)  # in Triton, on 9.0 too
     built = compile_launch(launches.seen[0], card)
     assert built.stack_bytes == 0, built.registers
     assert built.shared_bytes <= LIMITS[card].shared_bytes_per_block

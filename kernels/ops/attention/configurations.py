@@ -108,6 +108,16 @@ WITH_MORE: Table = {
         128: Tiling(64, 32, num_warps=4, num_stages=2),
         256: Tiling(64, 32, num_warps=8, num_stages=1),
     },
+    (9, 0): {
+        64: Tiling(64, 64, num_warps=4, num_stages=2),
+        128: Tiling(64, 32, num_warps=4, num_stages=2),
+        256: Tiling(64, 16, num_warps=8, num_stages=1),
+    },
+    (12, 0): {
+        64: Tiling(64, 32, num_warps=4, num_stages=2),
+        128: Tiling(64, 32, num_warps=4, num_stages=2),
+        256: Tiling(64, 16, num_warps=8, num_stages=1),
+    },
 }
 # The kernel of the page, on every card. On 9.0, measured with the others, it is 1.03 to 1.30 times
 # as fast as flash for 64 numbers a head and 1.23 to 1.36 for 128.
@@ -173,10 +183,15 @@ def tiling_for(
         found = replace(found, block_m=16)
     if head_dim < dim and itemsize == 2 and capability[0] not in (9, 10):
         # Masks along the head dimension take registers too; wgmma and tcgen05 need fewer.
-        most = 16 if more and capability < (8, 0) else 32
-        found = replace(found, block_n=min(most, found.block_n))
-    if tight and itemsize == 2 and capability[0] != 9:
+        found = replace(found, block_n=min(32, found.block_n))
+        if more and capability < (8, 0):
+            found = replace(found, block_m=16)
+    if more and head_dim < dim and itemsize == 2 and capability[0] == 10:
         found = replace(found, num_warps=8)
+    if tight and itemsize == 2 and capability[0] not in (9, 10):
+        found = replace(found, num_warps=8)
+        if head_dim < dim and capability[0] == 12:
+            found = replace(found, block_m=min(64, found.block_m))
     if simple or n_queries >= found.block_m:
         return found
     # Few queries: no more rows in a tile than there are, for the loads of keys to bind.

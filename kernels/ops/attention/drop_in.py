@@ -59,13 +59,18 @@ def scaled_dot_product_attention(
         )
     check_queries_keys_values(q, k, v)
     bias = None if attn_mask is None else _bias(attn_mask, query, q, k.shape[2])
+    padding = None
+    if bias is not None and bias.dtype == torch.bool and bias.shape[1:3] == (1, 1):
+        # Which keys there are, the same for all heads and queries: fewer bytes than a mask of each.
+        padding = (~bias[:, 0, 0]).expand(q.shape[0], k.shape[2])
+        bias = None
     seed_offset = None
     if threshold(dropout_p) > 0:
         # In device memory, by an operator that a graph replays with another state of the generator.
         low, high = -(2**63), 2**63 - 1
         seed_offset = torch.randint(low, high, (2,), dtype=torch.int64, device=q.device)
     out: Tensor = operator(
-        *(q, k, v, bias, None, None, None, seed_offset),
+        *(q, k, v, bias, padding, None, None, seed_offset),
         *(is_causal, is_causal, None, q.shape[-1] ** -0.5 if scale is None else scale),
         *(float(dropout_p), False, True),
     )[0]
