@@ -1,7 +1,5 @@
 """A right answer on a GPU: run there too, timed against a copy, and a point more if it is fast."""
 
-import re
-
 import pytest
 import torch
 
@@ -119,5 +117,5 @@ def test_a_product_is_timed_against_pytorchs():
     result = check("10.5", product_with())
     assert result.passed, result
     assert "where PyTorch's linear takes" in told_of_speed(result), result
-    share = int(re.search(r"(\d+)% of its rate", told_of_speed(result))[1])
+    share = int(told_of_speed(result).split("% of its rate")[0].split()[-1])
     assert result.bonus == (share >= 50)
