@@ -116,6 +116,8 @@ def tilings_for(
             and capability[0] not in (9, 10)
         ):
             one = replace(one, block_m=min(32, one.block_m), block_n=min(32, one.block_n))
+        elif itemsize == 2 and head_dim < dim and not more:  # masks of the head dimension
+            one = replace(one, block_n=min(64, one.block_n))
         elif itemsize == 2 and more:
             one = replace(one, block_m=min(64, one.block_m), block_n=min(64, one.block_n))
         return one
