@@ -119,6 +119,39 @@ def test_the_chains_times_belong_to_threads():
     assert narrow["dropout"] > 1.3 * narrow["gelu"]
 
 
+def test_in_triton_nothing_is_full_where_a_call_serves_one_element():
+    (card,) = recorded("bias_gelu_dropout_residual", (16384, 8192), torch.bfloat16, gpu="h200")
+    took = times_us(card)
+    (simple,), (good,) = card.kernels("fused_simple"), card.kernels("fused")
+    (by_hand,) = card.kernels("cuda_1")
+    assert took["fused_simple"] > 2 * took["fused"]
+    assert took["fused"] < 1.05 * took["copy"]
+    assert good["dram_pct"] > 80
+    assert max(simple["dram_pct"], simple["issue_pct"], *simple["pipes_pct"].values()) < 70
+    for kernel in (simple, by_hand):
+        assert max(kernel["pipes_pct"], key=kernel["pipes_pct"].get) == "fmaheavy"
+    assert simple["pipes_pct"]["fmaheavy"] == pytest.approx(by_hand["pipes_pct"]["fmaheavy"], abs=2)
+
+
+def test_the_norm_in_front_runs_at_the_copys_rate_without_dropout():
+    """As the page says: with dropout it stays behind, and going back most of all."""
+
+    def share(pass_="fwd", options=()):
+        (card,) = recorded(
+            "layernorm_gelu_dropout_residual",
+            *((16384, 8192), torch.bfloat16),
+            gpu="h200",
+            pass_=pass_,
+            options=options,
+        )
+        took = times_us(card)
+        assert took["fused"] < 0.5 * min(took["torch"], took["compile"]) or options
+        return took["copy"] / took["fused"]
+
+    assert share(options=(("p", 0),)) > 0.97
+    assert 0.97 > share() > 0.80 > share("bwd") > 0.6
+
+
 def test_a_state_for_each_thread_costs_hundreds_of_times_the_chain():
     took = times_us(on_h100(SMALL))
     assert took["stateful_cuda"] > 100 * took["unfused_cuda"]
@@ -144,7 +177,7 @@ def test_the_notebook_runs_and_its_counts_are_as_told(page):
     whole, without_philox, _, without_remainder = [[int(cell) for cell in line] for line in pieces]
     assert 19 <= whole[2] - without_philox[2] <= 21
     assert whole[3] > without_remainder[3]  # the routine for remainders of 64 bits
-    # A call an element takes more slots than the bytes take time, a call for eight about half.
+    # A call an element takes more slots than the bytes take time, a call for eight fewer.
     slots = {
         line.split("|")[1].strip(): [int(us) for us in re.findall(r"(\d+) µs", line)][:2]
         for line in told["tile-table"].splitlines()[2:]
@@ -154,7 +187,7 @@ def test_the_notebook_runs_and_its_counts_are_as_told(page):
         if name in ("a call an element", "fused_simple"):
             assert need > 1.1 * bytes_us
         else:
-            assert 0.4 < need / bytes_us < 0.65
+            assert 0.4 < need / bytes_us < 0.75
     assert "torch    9.5 passes, 319 MB" in told["norm-count"]
     assert "fused    3.0 passes, 101 MB" in told["norm-count"]
     right, wrong = re.findall(r"error (\S+)", told["back-check"])
