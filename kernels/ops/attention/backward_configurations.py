@@ -81,7 +81,7 @@ DKDV: Table = {
         256: Tiling(16, 32, num_warps=8, num_stages=1),
     },
 }
-# fp32, to learn by.
+# fp32, to learn by: both passes, but that four warps hold dk and dv of 128 dimensions.
 SINGLE: Table = {
     (7, 5): {
         64: Tiling(16, 16, num_warps=4, num_stages=1),
@@ -110,6 +110,10 @@ def tilings_for(
     def found(table: Table) -> Tiling:
         rows = for_card(SINGLE if itemsize == 4 else table, capability)
         one = rows[min(held for held in rows if held >= dim)]
+        if itemsize == 4 and table is DKDV and head_dim == 128:
+            one = replace(one, num_warps=4)
+        if itemsize == 4 and table is DKDV and dim <= 64 and capability >= (12, 0):
+            one = replace(one, num_warps=8)  # with 4 a ragged one spills
         if (
             itemsize == 2
             and (simple or more or tight or head_dim < dim)

@@ -156,7 +156,7 @@ def simple_backward(
     for_dq, for_dkdv = tilings_for(head_dim, q.element_size(), card, simple=True)
     with device_guard(q):
         simple_delta[(-(-n_rows // ROWS),)](
-            out, d_out, delta, n_rows, D=head_dim, BLOCK_M=ROWS, num_warps=4
+            out, d_out, delta, n_rows, D=head_dim, BLOCK_M=ROWS, num_warps=8
         )
         simple_dkdv[(-(-length // for_dkdv.block_n), heads)](
             *(q, k, v, d_out, lse, delta, dk, dv, length, scale),
