@@ -112,8 +112,6 @@ def tilings_for(
         one = rows[min(held for held in rows if held >= dim)]
         if itemsize == 4 and table is DKDV and head_dim == 128:
             one = replace(one, num_warps=4)
-        if itemsize == 4 and table is DKDV and dim <= 64 and capability >= (12, 0):
-            one = replace(one, num_warps=8)  # with 4 a ragged one spills
         if (
             itemsize == 2
             and (simple or more or tight or head_dim < dim)
