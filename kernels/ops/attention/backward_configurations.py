@@ -53,6 +53,11 @@ DQ: Table = {
         128: Tiling(128, 64, num_warps=8, num_stages=2),
         256: Tiling(64, 32, num_warps=8, num_stages=1),
     },
+    (10, 0): {
+        64: Tiling(128, 64, num_warps=8, num_stages=3),
+        128: Tiling(64, 64, num_warps=8, num_stages=2),
+        256: Tiling(64, 32, num_warps=8, num_stages=1),
+    },
     (12, 0): {
         64: Tiling(128, 32, num_warps=8, num_stages=2),
         128: Tiling(64, 32, num_warps=8, num_stages=1),
@@ -73,6 +78,11 @@ DKDV: Table = {
     (9, 0): {
         64: Tiling(64, 128, num_warps=8, num_stages=3),
         128: Tiling(32, 128, num_warps=8, num_stages=3),
+        256: Tiling(32, 64, num_warps=8, num_stages=1),
+    },
+    (10, 0): {
+        64: Tiling(64, 128, num_warps=8, num_stages=3),
+        128: Tiling(32, 64, num_warps=8, num_stages=2),
         256: Tiling(32, 64, num_warps=8, num_stages=1),
     },
     (12, 0): {
@@ -112,6 +122,8 @@ def tilings_for(
         one = rows[min(held for held in rows if held >= dim)]
         if itemsize == 4 and table is DKDV and head_dim == 128:
             one = replace(one, num_warps=4)
+        if itemsize == 4 and table is DKDV and dim == 64 and capability[0] == 12:
+            one = replace(one, block_n=32)  # with 16 keys one kernel spills
         if (
             itemsize == 2
             and (simple or more or tight or head_dim < dim)

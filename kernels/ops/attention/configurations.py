@@ -93,7 +93,7 @@ COPIED: Table = {
 SINGLE: Table = {
     (7, 5): {
         64: Tiling(32, 16, num_warps=4, num_stages=1),
-        128: Tiling(32, 16, num_warps=8, num_stages=1),
+        128: Tiling(32, 32, num_warps=8, num_stages=1),
         256: Tiling(16, 16, num_warps=8, num_stages=1),
     }
 }
@@ -180,7 +180,7 @@ def tiling_for(
     if simple and itemsize == 4:  # with 16 rows one kernel spills on 10.0
         found = replace(found, block_m=32)
     if more and itemsize == 4:
-        found = replace(found, block_m=16)
+        found = replace(found, block_m=16, block_n=16)
     if head_dim < dim and itemsize == 2 and capability[0] not in (9, 10):
         # Masks along the head dimension take registers too; wgmma and tcgen05 need fewer.
         found = replace(found, block_n=min(32, found.block_n))
@@ -196,7 +196,7 @@ def tiling_for(
         return found
     # Few queries: no more rows in a tile than there are, for the loads of keys to bind.
     if itemsize == 4 and dim == 128:  # with 8 warps one kernel spills on 7.5
-        found = replace(found, num_warps=4)
+        found = replace(found, block_n=16, num_warps=4)
     return replace(found, block_m=max(16, triton.next_power_of_2(n_queries)), descriptors=False)
 
 
