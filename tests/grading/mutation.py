@@ -6,8 +6,9 @@ import ast
 import copy
 import json
 import linecache
+import re
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,20 @@ def formula_mutants(asked: Graded, cell: str) -> Iterator[Mutant]:
             change(target)
             source = ast.unparse(ast.fix_missing_locations(changed))
             yield Mutant(cell, source, f"{asked.question} {name}: {before}")
+
+
+def reworded(asked: Graded, cell: str, changes: Sequence[tuple[str, str, str]]) -> list[Mutant]:
+    """One mutant for each change of a cell: what it is called, a pattern, what stands there then.
+
+    Only the first match is changed; AssertionError where there is none.
+    """
+    source = dict(asked.cells)[cell]
+    made = []
+    for told, there, then in changes:
+        changed, count = re.subn(there, then, source, count=1)
+        assert count, told
+        made.append(Mutant(cell, changed, told))
+    return made
 
 
 def answer_of(asked: Graded, mutant: Mutant | None = None) -> Any:

@@ -11,8 +11,8 @@ from kernels.grading.generate import BEGIN
 from kernels.paths import ROOT
 from tests.grading import verdict
 from tests.grading.counted import PROPERTY
-from tests.grading.mutation import Graded, Mutant, answer_of, graded, mutants
-from tests.grading.verdict import fault, faults
+from tests.grading.mutation import Graded, answer_of, graded, mutants
+from tests.grading.verdict import fault, faults, survivors
 
 # Mutants that compute the same function with the same bytes, each with the reason.
 _MASKED = "masked lanes never reach a store, nor the sums"
@@ -85,22 +85,17 @@ SAME |= {
 _COUNTED = 3
 
 
-def _survivors(asked: Graded, cell: str) -> tuple[int, list[Mutant]]:
-    made = list(mutants(asked, cell))
-    told = faults(asked.question, [answer_of(asked, m) for m in made])
-    return len(made), [mutant for mutant, why in zip(made, told, strict=True) if not why]
-
-
 @pytest.mark.parametrize(
     ("asked", "cell"), CELLS, ids=[f"{asked.question}-{cell}" for asked, cell in CELLS]
 )
 def test_mutants_are_caught(asked, cell):
     assert fault(asked.question, answer_of(asked)) == ""
-    made, lived = _survivors(asked, cell)
-    unknown = [m.told for m in lived if (asked.question, m.told) not in SAME]
+    made = list(mutants(asked, cell))
+    lived = survivors(asked, made)
+    unknown = [told for told in lived if (asked.question, told) not in SAME]
     equal = len(lived) - len(unknown)
-    assert made >= 8
-    assert len(unknown) <= 0.02 * (made - equal), unknown
+    assert len(made) >= 8
+    assert len(unknown) <= 0.02 * (len(made) - equal), unknown
 
 
 @pytest.mark.parametrize(

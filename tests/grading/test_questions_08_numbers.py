@@ -19,7 +19,7 @@ from kernels.launch.triton_compile import compile_launch
 from kernels.ops.chains import bias_gelu_dropout_residual, layernorm_gelu_dropout_residual
 from tests.grading import submissions_08 as s
 from tests.grading import submissions_08_chain as chain
-from tests.grading.test_questions_08 import fails
+from tests.grading.known_wrong import fails
 
 
 def _index(row, col, n_cols):

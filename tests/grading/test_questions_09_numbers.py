@@ -19,7 +19,7 @@ from kernels.lab.counting import aten, traffic
 from kernels.lab.profiling import generated
 from kernels.paths import ROOT
 from tests.grading import submissions_09 as s
-from tests.grading.test_questions_09 import fails
+from tests.grading.known_wrong import fails
 
 PAGE = ROOT / "exercises" / "09_what_compilers_fuse.ipynb"
 

@@ -18,6 +18,7 @@ from kernels.grading import checks, compiled_checks, isolation
 from kernels.grading.cases import Case, Run
 from kernels.grading.isolation import Ended, isolated
 from kernels.grading.question import Attempt, NotAnswered, Question, Wrong, questions
+from tests.grading.mutation import Graded, Mutant, answer_of, formula_mutants
 
 # Answers to a fork. Much of what a fork takes is what any first answer finds out, and most of a
 # wrong one's time; few enough that what one of them leaves behind can't fill the memory.
@@ -47,6 +48,20 @@ def faults(question: str, answers: Sequence[Any], seed: int = 1) -> list[str]:
         if len(got) < len(some):
             told.append(fault(question, some[len(got)].answer, seed))
     return told
+
+
+def survivors(asked: Graded, made: Sequence[Mutant]) -> list[str]:
+    """What is told of the mutants that the check of their question passes."""
+    told = faults(asked.question, [answer_of(asked, one) for one in made])
+    return [one.told for one, why in zip(made, told, strict=True) if not why]
+
+
+def formula_survivors(asked: Graded, cell: str) -> list[str]:
+    """What is told of the mutants of a right formula, three or more, that its check passes."""
+    assert fault(asked.question, answer_of(asked)) == ""
+    made = list(formula_mutants(asked, cell))
+    assert len(made) >= 3
+    return survivors(asked, made)
 
 
 def _some(asked: Question, attempts: Sequence[Attempt]) -> list[str]:

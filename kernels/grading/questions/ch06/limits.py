@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import NamedTuple
 
-from kernels.grading.question import Attempt, Wrong
-from kernels.grading.questions.kits.numbers import answered, kind
+from kernels.grading.question import Attempt
+from kernels.grading.questions.kits.words import Words
 
 LIMITS = ("launch", "extra bytes", "memory", "neither")
 _FAR = 1.4  # "far above" begins here
@@ -67,7 +68,7 @@ def _made(wanted: str, rng: random.Random, number: int) -> Row:
     return Row(round(host, 4), round(graph, 4), round(copy, 4), ideal, dram)
 
 
-_MISTAKES = (
+_MISTAKES: tuple[tuple[str, Callable[[Row], str]], ...] = (
     (
         "The device's time is held against a copy of the ideal bytes. Extra bytes take their time "
         "at the speed of DRAM: hold it against a copy of what DRAM moved.",
@@ -104,13 +105,14 @@ _BINDS = {
 }
 
 
-def _means(rows: list[Row], said: list[str], right: str) -> str:
-    if len(set(said)) == 1:
-        return "You give the same word for every row; they have different ones."
-    for means, model in _MISTAKES:
-        if all(model(row) == told for row, told in zip(rows, said, strict=True)):
-            return means
-    return _BINDS[right]
+def _shown(row: Row) -> str:
+    return (
+        f"host {row.host_us:.1f} µs, graph {row.graph_us:.1f} µs, a copy {row.copy_us:.1f} µs; "
+        f"{row.bytes_ideal:,} ideal and {row.bytes_dram:,} DRAM bytes"
+    )
+
+
+_WORDS = Words(LIMITS, "row", _shown, _MISTAKES, _BINDS)
 
 
 def grade_limit(attempt: Attempt) -> None:
@@ -118,20 +120,5 @@ def grade_limit(attempt: Attempt) -> None:
     rng = random.Random(attempt.seed)
     made = [(wanted, _made(wanted, rng, n)) for wanted in LIMITS for n in range(5)]
     rng.shuffle(made)
-    said = []
-    for _, row in made:
-        told = answered(attempt, row)
-        if type(told) is not str or told not in LIMITS:
-            got = repr(told[:40]) if type(told) is str else kind(told)
-            known = ", ".join(repr(name) for name in LIMITS)
-            raise Wrong(f"{attempt.name} returned {got}; it takes one of {known}.")
-        said.append(told)
-    for (wanted, row), told in zip(made, said, strict=True):
-        if told != wanted:
-            raise Wrong(
-                f"{attempt.name} says {told!r} and should say {wanted!r}: host "
-                f"{row.host_us:.1f} µs, graph {row.graph_us:.1f} µs, a copy {row.copy_us:.1f} µs; "
-                f"{row.bytes_ideal:,} ideal and {row.bytes_dram:,} DRAM bytes.",
-                _means([row for _, row in made], said, wanted),
-            )
+    _WORDS.grade(attempt, made)
     attempt.held.append(f"right for {len(made)} rows, five of each kind")

@@ -14,9 +14,9 @@ from kernels.grading.questions.kits.numbers import (
     answered,
     asked,
     first_wrong,
-    kind,
     meaning,
     real,
+    several,
     whole,
 )
 from kernels.philox import scale, threshold
@@ -85,15 +85,6 @@ def _calls(rng: random.Random) -> list[tuple[int, int, int, float]]:
     return [*calls, (0, 0, 5, 0.5), (2, 3, 13, 0.1)]
 
 
-def _four(told: Any, label: str) -> tuple[Any, ...]:
-    if type(told) not in (tuple, list) or len(told) != 4:
-        size = f" of {len(told)}" if type(told) in (tuple, list) else ""
-        raise Wrong(
-            f"{label} returned {kind(told)}{size}; it takes the tuple ({', '.join(_NAMES)})."
-        )
-    return tuple(told)
-
-
 def grade_draw(attempt: Attempt) -> None:
     """Grade `draw(row, col, n_cols, p)`: (block, number, threshold, scale) of an element."""
     told: dict[str, list[Told]] = {name: [] for name in _NAMES}
@@ -101,7 +92,7 @@ def grade_draw(attempt: Attempt) -> None:
     for args in calls:
         label = asked(attempt, args)
         try:
-            values = _four(answered(attempt, *args), label)
+            values = several(answered(attempt, *args), _NAMES, label)
         except Wrong as wrong:
             if "ZeroDivisionError" in wrong.sentence:
                 wrong.means = NOTHING_LEFT

@@ -11,9 +11,9 @@ from kernels.grading.questions.kits.numbers import (
     answered,
     asked,
     first_wrong,
-    kind,
     meaning,
     real,
+    several,
 )
 
 # Graphs of a function that PyTorch keeps: a further shape runs eagerly.
@@ -125,12 +125,7 @@ def grade_pays(attempt: Attempt) -> None:
     calls = _calls(random.Random(attempt.seed))
     for args in calls:
         label = asked(attempt, args)
-        value = answered(attempt, list(args[0]), *args[1:])
-        if type(value) not in (tuple, list) or len(value) != len(names):
-            size = f" of {len(value)}" if type(value) in (tuple, list) else ""
-            raise Wrong(
-                f"{label} returned {kind(value)}{size}; it takes the tuple ({', '.join(names)})."
-            )
+        value = several(answered(attempt, list(args[0]), *args[1:]), names, label)
         rights = (eager(*args), default(*args), static(*args))
         for name, number, right in zip(names, value, rights, strict=True):
             told[name].append(Told(label, args, real(number, label, "a time"), right))

@@ -11,10 +11,10 @@ from kernels.grading.questions.kits.numbers import (
     answered,
     asked,
     first_wrong,
-    kind,
     meaning,
     pair,
     real,
+    several,
     whole,
 )
 
@@ -211,12 +211,7 @@ def grade_taller(attempt: Attempt) -> None:
     calls = _q2_calls(random.Random(attempt.seed))
     for args in calls:
         label = asked(attempt, args)
-        three = answered(attempt, *args)
-        if type(three) not in (tuple, list) or len(three) != 3:
-            size = f" of {len(three)}" if type(three) in (tuple, list) else ""
-            raise Wrong(
-                f"{label} returned {kind(three)}{size}; it takes the tuple ({', '.join(_SHARES)})."
-            )
+        three = several(answered(attempt, *args), _SHARES, label)
         for numbers, value, right, name in zip(told, three, _left(*args), _SHARES, strict=True):
             got = real(value, label, f"what is left of {name}")
             numbers.append(Told(label, args, got, right))

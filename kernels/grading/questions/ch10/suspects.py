@@ -6,8 +6,8 @@ import random
 from collections.abc import Callable
 from typing import NamedTuple
 
-from kernels.grading.question import Attempt, Wrong
-from kernels.grading.questions.kits.numbers import answered, kind
+from kernels.grading.question import Attempt
+from kernels.grading.questions.kits.words import Words
 from kernels.hardware import LIMITS, WARP_THREADS
 
 SUSPECTS = ("spills", "no room", "idle", "alone", "tail", "nothing")
@@ -173,15 +173,7 @@ _TELLS = {
     "nothing": "Its registers hold everything, an SM holds a program or more, and every turn is "
     "nearly full.",
 }
-
-
-def _means(tiles: list[Tile], said: list[str], right: str) -> str:
-    if len(set(said)) == 1:
-        return "You give the same word for every tile; they have different ones."
-    for means, model in _MISTAKES:
-        if all(model(tile) == told for tile, told in zip(tiles, said, strict=True)):
-            return means
-    return _TELLS[right]
+_WORDS = Words(SUSPECTS, "tile", str, _MISTAKES, _TELLS)
 
 
 def grade_suspect(attempt: Attempt) -> None:
@@ -189,18 +181,5 @@ def grade_suspect(attempt: Attempt) -> None:
     rng = random.Random(attempt.seed)
     made = [(wanted, _made(wanted, rng, n)) for wanted in SUSPECTS for n in range(6)]
     rng.shuffle(made)
-    said = []
-    for _, tile in made:
-        told = answered(attempt, tile)
-        if type(told) is not str or told not in SUSPECTS:
-            got = repr(told[:40]) if type(told) is str else kind(told)
-            known = ", ".join(repr(name) for name in SUSPECTS)
-            raise Wrong(f"{attempt.name} returned {got}; it takes one of {known}.")
-        said.append(told)
-    for (wanted, tile), told in zip(made, said, strict=True):
-        if told != wanted:
-            raise Wrong(
-                f"{attempt.name} says {told!r} and should say {wanted!r}: {tile}.",
-                _means([one for _, one in made], said, wanted),
-            )
+    _WORDS.grade(attempt, made)
     attempt.held.append(f"right for {len(made)} tiles, six of each kind")

@@ -12,9 +12,9 @@ from kernels.grading.questions.kits.numbers import (
     answered,
     asked,
     first_wrong,
-    kind,
     meaning,
     real,
+    several,
 )
 
 _Count = Callable[[int, int, int], int]
@@ -118,12 +118,7 @@ def grade_doubled(attempt: Attempt) -> None:
     calls = _doubled_calls(random.Random(attempt.seed))
     for args in calls:
         label = asked(attempt, args)
-        three = answered(attempt, *args)
-        if type(three) not in (tuple, list) or len(three) != 3:
-            size = f" of {len(three)}" if type(three) in (tuple, list) else ""
-            raise Wrong(
-                f"{label} returned {kind(three)}{size}; it takes the tuple ({', '.join(_SHARES)})."
-            )
+        three = several(answered(attempt, *args), _SHARES, label)
         counts = (ideal, requested, three_launches)
         for numbers, value, count, name in zip(told, three, counts, _SHARES, strict=True):
             got = real(value, label, name)

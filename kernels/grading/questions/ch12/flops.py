@@ -4,19 +4,9 @@ from __future__ import annotations
 
 import random
 
-import numpy as np
-
 from kernels.grading.question import Attempt, Wrong
-from kernels.grading.questions.kits.numbers import (
-    Mistake,
-    Told,
-    answered,
-    asked,
-    first_wrong,
-    kind,
-    meaning,
-    whole,
-)
+from kernels.grading.questions.ch12.counts import Asked, hold, two_and_a_flag
+from kernels.grading.questions.kits.numbers import Mistake, first_wrong, meaning
 
 
 def in_three_steps(n: int, d: int, block_n: int) -> int:
@@ -89,6 +79,12 @@ _FEWER = (
     "Neither is always true. A walk saves n - d divisions, and pays d + 5 for each block: it does "
     "fewer where its blocks have more keys than that, and more where they have less."
 )
+_NAMES = ("the three steps", "the walk over blocks")
+_ASKED = (
+    Asked("three_steps", f"the FLOPs of {_NAMES[0]}", in_three_steps),
+    Asked("blocks", f"the FLOPs of {_NAMES[1]}", in_blocks),
+    Asked("fewer", "fewer", lambda n, d, b: in_blocks(n, d, b) < in_three_steps(n, d, b)),
+)
 
 
 def _calls(rng: random.Random) -> list[tuple[int, int, int]]:
@@ -104,29 +100,9 @@ def _calls(rng: random.Random) -> list[tuple[int, int, int]]:
 
 def grade_flops(attempt: Attempt) -> None:
     """Grade `row_flops(n, d, block_n)`: (in three steps, in blocks, whether the latter is less)."""
-    told: tuple[list[Told], list[Told]] = ([], [])
-    names = ("the three steps", "the walk over blocks")
     calls = _calls(random.Random(attempt.seed))
-    said: list[tuple[str, bool, bool]] = []
-    for args in calls:
-        label = asked(attempt, args)
-        three = answered(attempt, *args)
-        if type(three) not in (tuple, list) or len(three) != 3:
-            size = f" of {len(three)}" if type(three) in (tuple, list) else ""
-            raise Wrong(
-                f"{label} returned {kind(three)}{size}; it takes the tuple (three_steps, blocks, "
-                "fewer)."
-            )
-        *counts, fewer = three
-        for numbers, value, formula, name in zip(
-            told, counts, (in_three_steps, in_blocks), names, strict=True
-        ):
-            got = whole(value, label, f"the FLOPs of {name}")
-            numbers.append(Told(label, args, got, formula(*args)))
-        if type(fewer) not in (bool, np.bool_):
-            raise Wrong(f"{label} returned {kind(fewer)} as fewer; it is True or False.")
-        said.append((label, bool(fewer), in_blocks(*args) < in_three_steps(*args)))
-    for numbers, mistakes, name in zip(told, (_THREE, _BLOCKS), names, strict=True):
+    told, flags = two_and_a_flag(attempt, calls, _ASKED)
+    for numbers, mistakes, name in zip(told, (_THREE, _BLOCKS), _NAMES, strict=True):
         if wrong := first_wrong(numbers):
             off = abs(int(wrong.got - wrong.right))
             less = "fewer" if wrong.got < wrong.right else "more"
@@ -135,7 +111,5 @@ def grade_flops(attempt: Attempt) -> None:
                 f"{off:,} {less}.",
                 meaning(mistakes, numbers),
             )
-    for label, got, right in said:
-        if got != right:
-            raise Wrong(f"{label}: fewer is {got} and should be {right}.", _FEWER)
+    hold(flags, "fewer", _FEWER)
     attempt.held.append(f"the FLOPs of {len(calls)} rows, both ways")

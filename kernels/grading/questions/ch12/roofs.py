@@ -5,19 +5,9 @@ from __future__ import annotations
 import random
 from fractions import Fraction
 
-import numpy as np
-
 from kernels.grading.question import Attempt, Wrong
-from kernels.grading.questions.kits.numbers import (
-    Mistake,
-    Told,
-    answered,
-    asked,
-    first_wrong,
-    kind,
-    meaning,
-    whole,
-)
+from kernels.grading.questions.ch12.counts import Asked, hold, two_and_a_flag
+from kernels.grading.questions.kits.numbers import Mistake, first_wrong, meaning
 
 
 def _up(top: int, bottom: int) -> int:
@@ -98,6 +88,11 @@ _LEAVES = (
     "FLOPs over these bytes stay below d / itemsize. Is the card's balance, FLOP/s over DRAM's "
     "bytes a second, below that?"
 )
+_ASKED = (
+    Asked("length", "length", least_length),
+    Asked("block_m", "block_m", least_tile),
+    Asked("unfused", "unfused", leaves),
+)
 
 
 def _calls(rng: random.Random) -> list[tuple[int, int, int, int, int]]:
@@ -118,34 +113,13 @@ def _calls(rng: random.Random) -> list[tuple[int, int, int, int, int]]:
 
 def grade_roofs(attempt: Attempt) -> None:
     """Grade `leaves_roofs(tflops, dram_gbs, l2_gbs, d, itemsize)`: (length, block_m, unfused)."""
-    told: tuple[list[Told], list[Told]] = ([], [])
-    names = ("length", "block_m")
     calls = _calls(random.Random(attempt.seed))
-    said: list[tuple[str, bool, bool]] = []
-    for args in calls:
-        label = asked(attempt, args)
-        three = answered(attempt, *args)
-        if type(three) not in (tuple, list) or len(three) != 3:
-            size = f" of {len(three)}" if type(three) in (tuple, list) else ""
-            raise Wrong(
-                f"{label} returned {kind(three)}{size}; it takes the tuple (length, block_m, "
-                "unfused)."
-            )
-        *counts, unfused = three
-        for numbers, value, formula, name in zip(
-            told, counts, (least_length, least_tile), names, strict=True
-        ):
-            numbers.append(Told(label, args, whole(value, label, name), formula(*args)))
-        if type(unfused) not in (bool, np.bool_):
-            raise Wrong(f"{label} returned {kind(unfused)} as unfused; it is True or False.")
-        said.append((label, bool(unfused), leaves(*args)))
-    for numbers, mistakes, name in zip(told, (_LENGTH, _TILE), names, strict=True):
+    told, flags = two_and_a_flag(attempt, calls, _ASKED)
+    for numbers, mistakes, count in zip(told, (_LENGTH, _TILE), _ASKED[:2], strict=True):
         if wrong := first_wrong(numbers):
             raise Wrong(
-                f"{wrong.label}: {name} is {wrong.got:,}; it is {wrong.right:,}.",
+                f"{wrong.label}: {count.name} is {wrong.got:,}; it is {wrong.right:,}.",
                 meaning(mistakes, numbers),
             )
-    for label, got, right in said:
-        if got != right:
-            raise Wrong(f"{label}: unfused is {got} and should be {right}.", _LEAVES)
+    hold(flags, "unfused", _LEAVES)
     attempt.held.append(f"where attention leaves both roofs, on {len(calls)} cards")

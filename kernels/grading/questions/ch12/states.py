@@ -20,7 +20,15 @@ from kernels.grading.questions.ch12.halves import (
     output_of,
     state_of,
 )
-from kernels.grading.questions.kits.numbers import Mistake, Told, answered, kind, meaning, same
+from kernels.grading.questions.kits.numbers import (
+    Mistake,
+    Told,
+    answered,
+    kind,
+    meaning,
+    same,
+    several,
+)
 
 _NUMBERS = (float, np.float64, np.float32, int, np.int64, np.int32)
 
@@ -105,12 +113,8 @@ def _told(attempt: Attempt, pair: _Pair, names: tuple[str, ...]) -> list[float]:
                 what = f" on {pair.trait}"
                 raise Wrong(f"{wrong.sentence[:-1]}{what}.", _TELLS[pair.trait]) from None
         raise
-    if type(result) not in (tuple, list) or len(result) != len(names):
-        size = f" of {len(result)}" if type(result) in (tuple, list) else ""
-        raise Wrong(
-            f"{label} returned {kind(result)}{size}; it takes the tuple ({', '.join(names)})."
-        )
-    return [_number(value, label, name) for value, name in zip(result, names, strict=True)]
+    values = several(result, names, label)
+    return [_number(value, label, name) for value, name in zip(values, names, strict=True)]
 
 
 def _graded(

@@ -104,6 +104,16 @@ def whole(value: Any, label: str, what: str) -> int:
     )
 
 
+def several(value: Any, names: Sequence[str], label: str) -> tuple[Any, ...]:
+    """`value` as a tuple with an element for each of `names`; `Wrong` for anything else."""
+    if type(value) not in (tuple, list) or len(value) != len(names):
+        size = f" of {len(value)}" if type(value) in (tuple, list) else ""
+        raise Wrong(
+            f"{label} returned {kind(value)}{size}; it takes the tuple ({', '.join(names)})."
+        )
+    return tuple(value)
+
+
 def pair(value: Any, label: str, what: str) -> tuple[Any, Any]:
     """`value` as a tuple of two; `what` names them, as `(seconds, flops_per_s)`."""
     if type(value) not in (tuple, list) or len(value) != 2:
