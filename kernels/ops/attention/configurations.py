@@ -179,6 +179,8 @@ def tiling_for(
     found = rows[min(held for held in rows if held >= dim)]
     if simple and itemsize == 4:  # with 16 rows one kernel spills on 10.0
         found = replace(found, block_m=32)
+    if itemsize == 4 and head_dim < dim == 128:  # masks along the head dimension take registers
+        found = replace(found, block_n=16)
     if more and itemsize == 4:
         found = replace(found, block_m=16, block_n=16)
     if head_dim < dim and itemsize == 2 and capability[0] not in (9, 10):
