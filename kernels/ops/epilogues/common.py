@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from kernels.registry import Case, Shape, Tolerance, cases
+from kernels.registry import Case, Cost, Shape, Tolerance, cases
 
 Tensor = torch.Tensor
 
@@ -68,3 +68,27 @@ def bound(dtype: torch.dtype, terms: int, roundings: int = 1) -> Tolerance:
 def tolerance(case: Case, _name: str) -> Tolerance:
     """Sums of K terms; PyTorch's way rounds the product and the output, ours the output alone."""
     return bound(case.dtype, case.shape[1], roundings=2)
+
+
+def gradient_bound(
+    sizes: tuple[int, ...], dtype: torch.dtype, name: str, roundings: int = 1
+) -> Tolerance:
+    """The bound on a gradient of a product of `sizes` (M, K, N): so many roundings, and its sum.
+
+    Sums have N terms for x, M for weight and bias.
+    """
+    m, _, n = sizes
+    return bound(dtype, n if name == "x" else m, roundings)
+
+
+def product_backward_cost(sizes: tuple[int, ...], itemsize: int) -> Cost:
+    """What both products back of `sizes` (M, K, N) and the sum for the bias must do at least.
+
+    dy, read once, x and weight go in, three gradients out, in elements of `itemsize` bytes.
+    """
+    m, k, n = sizes
+    return Cost(
+        flops=4 * m * n * k + m * n,
+        read_bytes=(m * n + m * k + n * k) * itemsize,
+        write_bytes=(m * k + n * k + n) * itemsize,
+    )

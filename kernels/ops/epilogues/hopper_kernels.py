@@ -35,11 +35,11 @@ from kernels.ops.products.hopper_kernels import (
     TILE_ROWS,
     bias_of,
     give_back,
-    halves,
     multiply,
     place_of,
     produce,
 )
+from kernels.ops.products.hopper_parts import QUARTER, SUMS, allocated, quarters
 from kernels.ops.shared.gluon import meet
 
 HALF_COLS = ttgl.constexpr(TILE_COLS.value // 2)  # of y in a tile with a gate
@@ -183,19 +183,16 @@ def consume(
     HEAD_SIZE: ttgl.constexpr,
 ):
     dtype: ttgl.constexpr = y_desc.dtype
-    of_wgmma: ttgl.constexpr = ttgl.NVMMADistributedLayout
-    sums: ttgl.constexpr = of_wgmma([3, 0], [4, 1], [16, 256, 16])
-    quarter: ttgl.constexpr = of_wgmma([3, 0], [4, 1], [16, 64, 16])
-    packed0 = ttgl.zeros([GROUP_ROWS, CHUNK], dtype, layout=quarter)
-    packed1 = ttgl.zeros([GROUP_ROWS, CHUNK], dtype, layout=quarter)
-    packed2 = ttgl.zeros([GROUP_ROWS, CHUNK], dtype, layout=quarter)
-    packed3 = ttgl.zeros([GROUP_ROWS, CHUNK], dtype, layout=quarter)
+    packed0 = ttgl.zeros([GROUP_ROWS, CHUNK], dtype, layout=QUARTER)
+    packed1 = ttgl.zeros([GROUP_ROWS, CHUNK], dtype, layout=QUARTER)
+    packed2 = ttgl.zeros([GROUP_ROWS, CHUNK], dtype, layout=QUARTER)
+    packed3 = ttgl.zeros([GROUP_ROWS, CHUNK], dtype, layout=QUARTER)
     row, col = n_rows, 0  # of the tile that is packed: none yet
     step = 0
     n_tiles = tiles_down * tiles_across
     for tile in range(ttgl.program_id(0), n_tiles, ttgl.num_programs(0)):
         down, across = place_of(tile, tiles_down, tiles_across, GROUP)
-        acc = ttgl.zeros([GROUP_ROWS, TILE_COLS], ttgl.float32, layout=sums)
+        acc = ttgl.zeros([GROUP_ROWS, TILE_COLS], ttgl.float32, layout=SUMS)
         for c in ttgl.static_range(FIRST_STEPS):
             acc = multiply(acc, step, x_stages, w_stages, full, WHICH, c == 0)
             if c == 0:
@@ -222,19 +219,13 @@ def consume(
         row = down * TILE_ROWS + WHICH * GROUP_ROWS
         col = across * (HALF_COLS if GATED else TILE_COLS)
         if HAS_BIAS:  # asked for while the last products run
-            bias0 = bias_of(bias_ptr, col, n_cols, 0, quarter)
-            bias1 = bias_of(bias_ptr, col, n_cols, 1, quarter)
-            bias2 = bias_of(bias_ptr, col, n_cols, 2, quarter)
-            bias3 = bias_of(bias_ptr, col, n_cols, 3, quarter)
+            bias0 = bias_of(bias_ptr, col, n_cols, 0, QUARTER)
+            bias1 = bias_of(bias_ptr, col, n_cols, 1, QUARTER)
+            bias2 = bias_of(bias_ptr, col, n_cols, 2, QUARTER)
+            bias3 = bias_of(bias_ptr, col, n_cols, 3, QUARTER)
         acc = warpgroup_mma_wait(0, deps=[acc])
         give_back(step, empty)
-        left, right = halves(acc)
-        y0, y1 = halves(left)
-        y2, y3 = halves(right)
-        y0 = ttgl.convert_layout(y0, quarter, assert_trivial=True)
-        y1 = ttgl.convert_layout(y1, quarter, assert_trivial=True)
-        y2 = ttgl.convert_layout(y2, quarter, assert_trivial=True)
-        y3 = ttgl.convert_layout(y3, quarter, assert_trivial=True)
+        y0, y1, y2, y3 = quarters(acc)
         if HAS_BIAS:
             y0 += bias0
             y1 += bias1
@@ -289,20 +280,8 @@ def hopper_epilogue(
     HEAD_SIZE: ttgl.constexpr,
 ):
     # A program an SM, which takes every so many-th tile; see `products.hopper_kernels`.
-    dtype: ttgl.constexpr = x_desc.dtype
     n_cols = n_col_eights * 8
-    allocate: ttgl.constexpr = ttgl.allocate_shared_memory
-    of_x: ttgl.constexpr = [2 * STAGES, GROUP_ROWS, TILE_K]
-    of_w: ttgl.constexpr = [STAGES, TILE_COLS, TILE_K]
-    x_stages = allocate(dtype, of_x, x_desc.layout)
-    w_stages = allocate(dtype, of_w, w_desc.layout)
-    buffers = allocate(dtype, [4, GROUP_ROWS, CHUNK], y_desc.layout)
-    full = allocate(ttgl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    empty = allocate(ttgl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    for stage in ttgl.static_range(STAGES):
-        mbarrier.init(full.index(stage), count=1)
-        mbarrier.init(empty.index(stage), count=2)  # two groups give a stage back
-    fence_async_shared()
+    x_stages, w_stages, buffers, full, empty = allocated(x_desc, w_desc, y_desc)
     if GATED:
         ttgl.warp_specialize(
             [

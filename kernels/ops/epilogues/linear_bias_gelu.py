@@ -19,11 +19,9 @@ from typing import Any
 
 import torch
 
-from kernels.launch import capability
 from kernels.launch.gluon import needs_hopper
 from kernels.ops.chains.bias_gelu import gelu_by_operators
 from kernels.ops.epilogues import common
-from kernels.ops.epilogues.configurations import simple_tiling
 from kernels.ops.epilogues.forward import launch, launch_simple, with_gelu
 from kernels.ops.epilogues.gelu_operators import NAME, composed, launched
 from kernels.ops.epilogues.moves import Followed, activation_step, back_through_product
@@ -145,8 +143,7 @@ def backward_cost(case: Case) -> Cost:
 
 def gradient_tolerance(case: Case, name: str) -> Tolerance:
     """h is rounded, dh and the gradient; sums of N terms for x, of M for weight and bias."""
-    m, _, n = case.shape
-    return common.bound(case.dtype, n if name == "x" else m, roundings=3)
+    return common.gradient_bound(case.shape, case.dtype, name, roundings=3)
 
 
 def moves(case: Case, pass_: str) -> Moves:
@@ -164,8 +161,7 @@ def _followed(case: Case) -> Followed:
 
 def simple_moves(case: Case, _pass: str) -> Moves:
     """What the kernel of the page moves."""
-    tiling = simple_tiling(case.dtype.itemsize, False, capability(torch.device("cpu")))
-    return Moves.of(_followed(case).step(tiling))
+    return _followed(case).by_simple()
 
 
 def hopper_moves(case: Case, _pass: str) -> Moves:

@@ -16,9 +16,7 @@ from typing import Any
 
 import torch
 
-from kernels.launch import capability
 from kernels.ops.epilogues import common
-from kernels.ops.epilogues.configurations import simple_tiling
 from kernels.ops.epilogues.forward import launch, launch_simple, with_residual
 from kernels.ops.epilogues.moves import Followed, back_through_product
 from kernels.ops.epilogues.operators import ways
@@ -115,18 +113,12 @@ def forward_cost(case: Case) -> Cost:
 
 def backward_cost(case: Case) -> Cost:
     """What both products back must do at least; the residual has dy itself, which costs nothing."""
-    (m, k, n), size = case.shape, case.dtype.itemsize
-    return Cost(
-        flops=4 * m * n * k + m * n,
-        read_bytes=(m * n + m * k + n * k) * size,
-        write_bytes=(m * k + n * k + n) * size,
-    )
+    return common.product_backward_cost(case.shape, case.dtype.itemsize)
 
 
 def gradient_tolerance(case: Case, name: str) -> Tolerance:
     """The bound on a gradient's error: sums of N terms for x, of M for weight and bias."""
-    m, _, n = case.shape
-    return common.bound(case.dtype, n if name == "x" else m)
+    return common.gradient_bound(case.shape, case.dtype, name)
 
 
 def moves(case: Case, pass_: str) -> Moves:
@@ -143,8 +135,7 @@ def _followed(case: Case) -> Followed:
 
 def simple_moves(case: Case, _pass: str) -> Moves:
     """What the kernel of the page moves."""
-    tiling = simple_tiling(case.dtype.itemsize, False, capability(torch.device("cpu")))
-    return Moves.of(_followed(case).step(tiling))
+    return _followed(case).by_simple()
 
 
 def candidates(case: Case) -> dict[str, Any]:

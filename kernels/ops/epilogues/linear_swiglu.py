@@ -20,11 +20,10 @@ from typing import Any
 
 import torch
 
-from kernels.launch import capability
 from kernels.launch.gluon import needs_hopper
 from kernels.ops.chains.gated import SILU
 from kernels.ops.epilogues import common
-from kernels.ops.epilogues.configurations import halved, simple_tiling
+from kernels.ops.epilogues.configurations import halved
 from kernels.ops.epilogues.forward import launch, launch_simple, with_gate
 from kernels.ops.epilogues.gate_operators import HALF, check, composed, launched
 from kernels.ops.epilogues.moves import Followed, activation_step, back_through_product
@@ -160,8 +159,7 @@ def moves(case: Case, pass_: str) -> Moves:
 
 def simple_moves(case: Case, _pass: str) -> Moves:
     """What the kernel of the page moves."""
-    tiling = simple_tiling(case.dtype.itemsize, True, capability(torch.device("cpu")))
-    return Moves.of(_followed(case).step(tiling))
+    return _followed(case).by_simple()
 
 
 def hopper_moves(case: Case, _pass: str) -> Moves:

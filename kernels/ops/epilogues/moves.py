@@ -17,6 +17,7 @@ from kernels.ops.epilogues.configurations import (
     BACKWARD,
     epilogue_tiling,
     hopper_tiles,
+    simple_tiling,
     suits_hopper,
 )
 from kernels.ops.products.configurations import Tiling
@@ -76,6 +77,10 @@ class Followed:
             grid = min(multiprocessors(_CPU), tiles), 1, 1
             return MovedStep("epilogue_persistent", grid, tuple(moved))
         return MovedStep("epilogue_tile", (tiles, 1, 1), tuple(moved))
+
+    def by_simple(self) -> Moves:
+        """What the kernel of the page moves on the card that is assumed."""
+        return Moves.of(self.step(simple_tiling(self.itemsize, self.gated, capability(_CPU))))
 
     def suits(self, heads: tuple[int, int, int, int] | None = None) -> bool:
         """Whether the kernel written for Hopper takes it, rows side by side."""

@@ -19,10 +19,8 @@ from typing import Any
 
 import torch
 
-from kernels.launch import capability
 from kernels.launch.gluon import needs_hopper
 from kernels.ops.epilogues import common
-from kernels.ops.epilogues.configurations import simple_tiling
 from kernels.ops.epilogues.forward import in_heads, launch, launch_simple
 from kernels.ops.epilogues.moves import Followed, back_through_product, heads_step
 from kernels.ops.epilogues.operators import ways
@@ -128,12 +126,7 @@ def forward_cost(case: Case) -> Cost:
 
 def backward_cost(case: Case) -> Cost:
     """What both products back must do at least, dy read once: dy, x and weight in, three out."""
-    (m, k, n), size = sizes(case), case.dtype.itemsize
-    return Cost(
-        flops=4 * m * n * k + m * n,
-        read_bytes=(m * n + m * k + n * k) * size,
-        write_bytes=(m * k + n * k + n) * size,
-    )
+    return common.product_backward_cost(sizes(case), case.dtype.itemsize)
 
 
 def tolerance(case: Case, _name: str) -> Tolerance:
@@ -143,8 +136,7 @@ def tolerance(case: Case, _name: str) -> Tolerance:
 
 def gradient_tolerance(case: Case, name: str) -> Tolerance:
     """The bound on a gradient's error: sums of N terms for x, of M for weight and bias."""
-    m, _, n = sizes(case)
-    return common.bound(case.dtype, n if name == "x" else m)
+    return common.gradient_bound(sizes(case), case.dtype, name)
 
 
 def _followed(case: Case) -> Followed:
@@ -162,8 +154,7 @@ def moves(case: Case, pass_: str) -> Moves:
 
 def simple_moves(case: Case, _pass: str) -> Moves:
     """What the kernel of the page moves."""
-    tiling = simple_tiling(case.dtype.itemsize, False, capability(torch.device("cpu")))
-    return Moves.of(_followed(case).step(tiling))
+    return _followed(case).by_simple()
 
 
 def hopper_moves(case: Case, _pass: str) -> Moves:

@@ -20,12 +20,7 @@ from __future__ import annotations
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as ttgl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia.hopper import tma, warpgroup_mma_wait
 
 from kernels.ops.products.hopper_kernels import (
     CHUNK,
@@ -36,12 +31,12 @@ from kernels.ops.products.hopper_kernels import (
     TILE_K,
     TILE_ROWS,
     give_back,
-    halves,
     multiply,
     place_of,
     produce,
     send,
 )
+from kernels.ops.products.hopper_parts import QUARTER, SUMS, allocated, quarters
 from kernels.ops.shared.gluon import meet
 
 SIZES = ["n_rows", "k_steps", "tiles_down", "tiles_across"]
@@ -87,8 +82,6 @@ def tile_sums(
 ):
     # One tile's product, the tile before leaving beside it. With GATHER also the
     # statistics of its rows: inv_std, and off = -mean.
-    sums_layout: ttgl.constexpr = ttgl.NVMMADistributedLayout([3, 0], [4, 1], [16, 256, 16])
-    quarter: ttgl.constexpr = ttgl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
     # x as it is read for the statistics: 16 bytes a thread, 8 threads a row.
     by_rows: ttgl.constexpr = ttgl.DistributedLinearLayout(
         [[0, 1], [0, 2], [0, 4], [4, 0], [8, 0]],
@@ -99,7 +92,7 @@ def tile_sums(
     )
     across_cols: ttgl.constexpr = ttgl.BlockedLayout([2], [32], [4], [0])
     cols = across * TILE_COLS + ttgl.arange(0, TILE_COLS, layout=across_cols)
-    acc = ttgl.zeros([GROUP_ROWS, TILE_COLS], ttgl.float32, layout=sums_layout)
+    acc = ttgl.zeros([GROUP_ROWS, TILE_COLS], ttgl.float32, layout=SUMS)
     shift = ttgl.zeros([GROUP_ROWS], ttgl.float32, layout=ttgl.SliceLayout(1, by_rows))
     for c in ttgl.static_range(FIRST_STEPS):
         acc = multiply(acc, step, x_stages, w_stages, full, WHICH, c == 0)
@@ -151,9 +144,9 @@ def tile_sums(
         if CENTRED:
             d = ttgl.convert_layout(ttgl.sum(total, 1), rows) * inv_k
             variance = ttgl.maximum(variance - d * d, 0.0)
-            off = ttgl.convert_layout(-(shift + d), ttgl.SliceLayout(1, quarter))
+            off = ttgl.convert_layout(-(shift + d), ttgl.SliceLayout(1, QUARTER))
         inv_std = ttgl.rsqrt(variance + eps)
-        inv_std = ttgl.convert_layout(inv_std, ttgl.SliceLayout(1, quarter))
+        inv_std = ttgl.convert_layout(inv_std, ttgl.SliceLayout(1, QUARTER))
     acc = warpgroup_mma_wait(0, deps=[acc])
     return acc, step, inv_std, off
 
@@ -198,13 +191,12 @@ def consume(
     CENTRED: ttgl.constexpr,
 ):
     dtype: ttgl.constexpr = y_desc.dtype
-    quarter: ttgl.constexpr = ttgl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])
-    packed0 = ttgl.zeros([GROUP_ROWS, CHUNK], dtype, layout=quarter)
-    packed1 = ttgl.zeros([GROUP_ROWS, CHUNK], dtype, layout=quarter)
-    packed2 = ttgl.zeros([GROUP_ROWS, CHUNK], dtype, layout=quarter)
-    packed3 = ttgl.zeros([GROUP_ROWS, CHUNK], dtype, layout=quarter)
-    inv_std = ttgl.zeros([GROUP_ROWS], ttgl.float32, layout=ttgl.SliceLayout(1, quarter))
-    off = ttgl.zeros([GROUP_ROWS], ttgl.float32, layout=ttgl.SliceLayout(1, quarter))
+    packed0 = ttgl.zeros([GROUP_ROWS, CHUNK], dtype, layout=QUARTER)
+    packed1 = ttgl.zeros([GROUP_ROWS, CHUNK], dtype, layout=QUARTER)
+    packed2 = ttgl.zeros([GROUP_ROWS, CHUNK], dtype, layout=QUARTER)
+    packed3 = ttgl.zeros([GROUP_ROWS, CHUNK], dtype, layout=QUARTER)
+    inv_std = ttgl.zeros([GROUP_ROWS], ttgl.float32, layout=ttgl.SliceLayout(1, QUARTER))
+    off = ttgl.zeros([GROUP_ROWS], ttgl.float32, layout=ttgl.SliceLayout(1, QUARTER))
     # The first of this group's two buffers, as 2048 fp32 numbers side by side.
     flat: ttgl.constexpr = ttgl.SwizzledSharedLayout(1, 1, 1, [0])
     added = buffers.index(2 * WHICH)._reinterpret(ttgl.float32, [2048], flat)
@@ -230,17 +222,11 @@ def consume(
         row = down * TILE_ROWS + WHICH * GROUP_ROWS
         col = across * TILE_COLS
         give_back(step, empty)
-        left, right = halves(acc)
-        y0, y1 = halves(left)
-        y2, y3 = halves(right)
-        y0 = ttgl.convert_layout(y0, quarter, assert_trivial=True)
-        y1 = ttgl.convert_layout(y1, quarter, assert_trivial=True)
-        y2 = ttgl.convert_layout(y2, quarter, assert_trivial=True)
-        y3 = ttgl.convert_layout(y3, quarter, assert_trivial=True)
-        packed0 = corrected(y0, inv_std, off, added, 0, CENTRED, quarter).to(dtype)
-        packed1 = corrected(y1, inv_std, off, added, 1, CENTRED, quarter).to(dtype)
-        packed2 = corrected(y2, inv_std, off, added, 2, CENTRED, quarter).to(dtype)
-        packed3 = corrected(y3, inv_std, off, added, 3, CENTRED, quarter).to(dtype)
+        y0, y1, y2, y3 = quarters(acc)
+        packed0 = corrected(y0, inv_std, off, added, 0, CENTRED, QUARTER).to(dtype)
+        packed1 = corrected(y1, inv_std, off, added, 1, CENTRED, QUARTER).to(dtype)
+        packed2 = corrected(y2, inv_std, off, added, 2, CENTRED, QUARTER).to(dtype)
+        packed3 = corrected(y3, inv_std, off, added, 3, CENTRED, QUARTER).to(dtype)
     send(packed0, 0, WHICH, y_desc, buffers, row, col)
     send(packed1, 1, WHICH, y_desc, buffers, row, col)
     send(packed2, 2, WHICH, y_desc, buffers, row, col)
@@ -265,19 +251,7 @@ def hopper_norm_product(
     CENTRED: ttgl.constexpr,
 ):
     # A program an SM, or nearly, which takes every so many-th tile.
-    dtype: ttgl.constexpr = x_desc.dtype
-    allocate: ttgl.constexpr = ttgl.allocate_shared_memory
-    of_x: ttgl.constexpr = [2 * STAGES, GROUP_ROWS, TILE_K]
-    of_w: ttgl.constexpr = [STAGES, TILE_COLS, TILE_K]
-    x_stages = allocate(dtype, of_x, x_desc.layout)
-    w_stages = allocate(dtype, of_w, w_desc.layout)
-    buffers = allocate(dtype, [4, GROUP_ROWS, CHUNK], y_desc.layout)
-    full = allocate(ttgl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    empty = allocate(ttgl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    for stage in ttgl.static_range(STAGES):
-        mbarrier.init(full.index(stage), count=1)
-        mbarrier.init(empty.index(stage), count=2)  # two groups give a stage back
-    fence_async_shared()
+    x_stages, w_stages, buffers, full, empty = allocated(x_desc, w_desc, y_desc)
     ttgl.warp_specialize(
         [
             (consume, (0, y_desc, sums_ptr, bias_ptr, x_stages, w_stages, buffers,
