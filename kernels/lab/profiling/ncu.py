@@ -28,6 +28,12 @@ PIPES = {
     pipe: f"sm__inst_executed_pipe_{pipe}.avg.pct_of_peak_sustained_active"
     for pipe in ("alu", "fma", "fmaheavy", "xu", "lsu")
 }
+# The clocks in which a kind of pipe is busy: more than its instructions' share where one of them
+# holds it for longer than the quickest does. `tensor_op_gmma` are a Hopper's tensor cores.
+BUSY = {
+    pipe: f"sm__pipe_{pipe}_cycles_active.avg.pct_of_peak_sustained_active"
+    for pipe in ("alu", "fma", "fmaheavy", "xu", "tensor_op_gmma")
+}
 LOAD_SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"
 STORE_SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum"
 # What SMs get and send, by loads, stores and the copy engine; and what the L2 is asked for, which
@@ -37,7 +43,10 @@ SM_WRITE = "l1tex__m_l1tex2xbar_write_bytes.sum"
 L2_READ_SECTORS = "lts__t_sectors_srcunit_tex_op_read.sum"
 
 METRICS: Mapping[str, tuple[str, ...]] = {
-    "single": (READ, WRITE, DURATION, DRAM_PCT, OCCUPANCY, ISSUE, *PIPES.values()),
+    "single": (
+        *(READ, WRITE, DURATION, DRAM_PCT, OCCUPANCY, ISSUE),
+        *(L2_READ_SECTORS, *PIPES.values(), *BUSY.values()),
+    ),
     "chain": (READ, WRITE, DURATION),  # few enough for one pass
     "sectors": (LOAD_SECTORS, STORE_SECTORS),
     "requested": (SM_READ, SM_WRITE, L2_READ_SECTORS, READ, WRITE),
@@ -67,7 +76,7 @@ class ProfiledKernel:
     What was not asked for is None. `load_sectors` and `store_sectors` are those that the warps'
     loads and stores of global memory touch, before any cache. `sm_read` and `sm_write` are bytes
     that SMs get and send, whoever asked for them, `l2_read_sectors` what the L2 is asked for.
-    `pipes_pct` are the pipes that a card tells of, by the names of PIPES.
+    `pipes_pct` and `busy_pct` are those that a card tells of, by the names of PIPES and BUSY.
     """
 
     name: str
@@ -83,6 +92,7 @@ class ProfiledKernel:
     sm_read: int | None = None
     sm_write: int | None = None
     pipes_pct: Mapping[str, float] | None = None
+    busy_pct: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -127,6 +137,13 @@ def _whole(value: float | None) -> int | None:
     return None if value is None else round(value)
 
 
+def _shares(
+    metrics: Mapping[str, str], values: Mapping[str, float | None]
+) -> Mapping[str, float] | None:
+    told = {name: values.get(metric) for name, metric in metrics.items()}
+    return {name: share for name, share in told.items() if share is not None} or None
+
+
 def parse_csv(text: str, needed: Sequence[str] = (READ, WRITE)) -> list[ProfiledKernel]:
     """Return the kernels of ncu's CSV output in the order of their launches.
 
@@ -151,8 +168,6 @@ def parse_csv(text: str, needed: Sequence[str] = (READ, WRITE)) -> list[Profiled
             continue
         line = dict(zip(header, cells, strict=True))
         values = {name: _number(line.get(name, ""), units.get(name, "")) for name in header}
-        told = {pipe: values.get(metric) for pipe, metric in PIPES.items()}
-        pipes = {pipe: share for pipe, share in told.items() if share is not None}
         kernels.append(
             ProfiledKernel(
                 name=line["Kernel Name"],
@@ -167,7 +182,8 @@ def parse_csv(text: str, needed: Sequence[str] = (READ, WRITE)) -> list[Profiled
                 l2_read_sectors=_whole(values.get(L2_READ_SECTORS)),
                 sm_read=_whole(values.get(SM_READ)),
                 sm_write=_whole(values.get(SM_WRITE)),
-                pipes_pct=pipes or None,
+                pipes_pct=_shares(PIPES, values),
+                busy_pct=_shares(BUSY, values),
             )
         )
     return kernels

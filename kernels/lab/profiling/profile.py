@@ -27,7 +27,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -157,7 +157,7 @@ def find_ncu() -> str | None:
 
 
 def ncu_command(
-    ncu: str, mode: str, log: Path, spec: Path, child: str = CHILD, without: Sequence[str] = ()
+    ncu: str, mode: str, log: Path, spec: Path, child: str = CHILD, without: Collection[str] = ()
 ) -> list[str]:
     """Return the command that profiles the cells of the file `spec`, its CSV going to `log`.
 
@@ -196,7 +196,7 @@ def _run_mode(
     rows: Sequence[Row],
     seconds: float,
     found: Found,
-    without: Sequence[str] = (),
+    without: Collection[str] = (),
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         log, spec, done = (Path(folder) / name for name in ("ncu.csv", "spec.json", "done.json"))
@@ -242,8 +242,8 @@ def _run_mode(
             for metric in METRICS[mode]
             if re.search(rf"\b{metric.partition('.')[0]}\b", "\n".join(errors))
         ]
-        if unknown and not without:  # a card of another kind: what it has is still worth having
-            return _run_mode(ncu, mode, rows, seconds, found, unknown)
+        if set(unknown) - set(without):  # a card of another kind: what it has is worth having
+            return _run_mode(ncu, mode, rows, seconds, found, {*unknown, *without})
         found.problems += [f"ncu ({mode}): {error}" for error in dict.fromkeys(errors)]
         found.problems += [f"{cell['name']}: {cell['error']}" for cell in told if cell["error"]]
         try:
