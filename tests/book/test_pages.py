@@ -166,7 +166,7 @@ def test_the_attention_stepper_answers_to_keys_and_mouse(
     weights, second, last, figures = report["values"]
     assert "m becomes the largest score of each row, 1.50 for query 4" in weights
     assert second.startswith("Tile 2 of 2, keys 4 to 7: k is read, 32 bytes")
-    assert last.startswith("All keys are seen: O = acc / s is written")
+    assert last.startswith("All keys are seen: O = acc / l is written")
     assert "1 of 18" in figures
     assert "All 2 tiles read" in figures
     assert_sound(report)

@@ -263,9 +263,12 @@ def test_passes_have_cells_of_their_own(registered):
 
 
 def test_a_copy_in_a_backward_copies_the_backwards_bytes():
-    cell = Cell(OP, Case((16, 4), torch.float32), "bwd", ())
+    shape = (1600, 4)
+    cell = Cell(OP, Case(shape, torch.float32), "bwd", ())
     (copied,) = cell_bench.copy_sets(cell, torch.device("cpu"), 0, 1)
-    assert 2 * copied["x"].nbytes == OP.cost((16, 4), torch.float32, "bwd").bytes_ideal
+    ideal = OP.cost(shape, torch.float32, "bwd").bytes_ideal
+    assert 0 <= 2 * copied["x"].nbytes - ideal < 2 * cell_bench.COPY_UNIT
+    assert ideal > OP.cost(shape, torch.float32).bytes_ideal + 2 * cell_bench.COPY_UNIT
     call = cell_bench.bind(cell, cell_bench.COPIES[0], copied)
     assert torch.equal(call(), copied["x"])
 

@@ -76,7 +76,7 @@ def simple(qkv, causal, block_m, block_n, dtype=torch.float16):
     out = torch.empty_like(q)
     length, dims = q.shape
     attention_simple[(-(-length // block_m), 1)](
-        *(q, k, v, out, length, dims**-0.5),
+        *(q, k, v, out, None, length, dims**-0.5),
         CAUSAL=causal,
         D=dims,
         BLOCK_M=block_m,
@@ -165,7 +165,7 @@ def test_the_compiler_puts_things_where_the_page_says(capability):
     q = torch.zeros(1, 1, 256, 64, dtype=torch.float16)
     with recording() as launches:
         attention_simple[(4, 1)](
-            *(q, q, q, q, 256, 0.125), CAUSAL=False, D=64, BLOCK_M=64, BLOCK_N=64
+            *(q, q, q, q, None, 256, 0.125), CAUSAL=False, D=64, BLOCK_M=64, BLOCK_N=64
         )
     (launch,) = launches
     told = launch.specialize(capability)

@@ -193,7 +193,7 @@ def gradient_errors(
                 told[name].add(part.of(got[name], dims), reference)
                 continue
             if name not in sums:
-                sums[name] = torch.zeros_like(got[name], dtype=torch.float64)
+                sums[name] = torch.zeros_like(inputs[name], dtype=torch.float64)
             part.of(sums[name], dims).add_(reference)
     for name, total in sums.items():
         told[name].add(got[name], total)
