@@ -104,6 +104,21 @@ async function axeFaults(page, theme, first) {
     .flatMap(({ id, nodes }) => nodes.map((node) => ({ id, target: node.target.join(" "), html: node.html.slice(0, 200), why: node.failureSummary })));
 }
 
+// Runs in the page, until no picture changed its size from one frame to the next: explorers draw
+// themselves anew for a width, after the page is laid out for it, and on a busy machine that is late.
+async function settled() {
+  const frame = () => new Promise((done) => requestAnimationFrame(done));
+  const sizes = () => [...document.querySelectorAll(".bd-article svg[width]")]
+    .map((picture) => [picture.getAttribute("width"), picture.clientWidth]).join();
+  await frame();
+  for (let last = "", frames = 0; frames < 120; frames += 1) {
+    await frame();
+    const now = sizes();
+    if (now === last) return;
+    last = now;
+  }
+}
+
 // What reads badly at this width: on a phone the figures and tables, on a laptop the code.
 async function unreadable(page, width) {
   if (width === 1280) return page.evaluate(scrolledCode);
@@ -150,7 +165,7 @@ async function look(context, { url, theme, widths, axe = [], actions = [], shots
   report.shown_theme = await page.evaluate(() => document.documentElement.dataset.theme);
   for (const width of widths) {
     await page.setViewportSize({ width, height: 900 });
-    await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done))));
+    await page.evaluate(settled);
     report.overflow[width] = await page.evaluate(overflowing);
     report.unreadable[width] = await unreadable(page, width);
     if (axe.includes(width)) report.axe[width] = await axeFaults(page, theme, width === axe[0]);

@@ -116,6 +116,12 @@ def test_a_slip_is_told_by_its_name(slip):
     assert told in result.means, result
 
 
+def test_a_slip_is_told_where_its_own_rounding_is_all_that_is_left():
+    """Three equal numbers near 2000, down a column: minus their mean in fp32, they aren't 0."""
+    result = check("02.5", edited("02.5", SLIPS["02.5, the other axis"][1]), seed=2392127258)
+    assert "Mean and variance run down the columns" in result.means, result
+
+
 def test_a_solution_without_an_edit_is_right():
     assert check("04.6", edited("04.6")).passed
 

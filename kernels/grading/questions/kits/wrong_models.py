@@ -23,6 +23,8 @@ from kernels.registry import Tolerance
 Tensor = torch.Tensor
 # From a case to outputs with one fault each, in float64, and what the fault is.
 Models = Callable[[Case], Iterable[tuple[str, Tensor]]]
+# The same, and where it counts how far a right computation of that fault in fp32 may be from it.
+Model = tuple[str, Tensor] | tuple[str, Tensor, Tensor]
 EXACT = Tolerance(0.0, 0.0)
 
 
@@ -34,7 +36,7 @@ def drawn(
     return (mean + torch.randn(*shape, generator=generator)).to(dtype)
 
 
-def recognised(runs: Sequence[Run], models: Models) -> str:
+def recognised(runs: Sequence[Run], models: Callable[[Case], Iterable[Model]]) -> str:
     """Return the fault that every wrong run shows and no right one denies, or "".
 
     A run shows a fault if its output equals one of the models that go by the fault's words. A
@@ -47,8 +49,8 @@ def recognised(runs: Sequence[Run], models: Models) -> str:
     left: dict[str, bool] = {}  # whether a run shows it that is neither nearly right nor all NaN
     for number, r in enumerate(failed):
         shown: dict[str, bool] = {}
-        for what, model in models(r.case):
-            if (number == 0 or what in left) and _equals(r, model):
+        for what, model, *lost in models(r.case):
+            if (number == 0 or what in left) and _equals(r, model, *lost):
                 told = _is_far(r.case, model) and not bool(model.isnan().all())
                 shown[what] = shown.get(what, False) or told
         left = {what: told or left.get(what, False) for what, told in shown.items()}
@@ -57,7 +59,7 @@ def recognised(runs: Sequence[Run], models: Models) -> str:
     for r in runs:
         if r.fault is None:
             denied: dict[str, bool] = {}
-            for what, model in models(r.case):
+            for what, model, *_ in models(r.case):
                 if what in left:
                     denied[what] = denied.get(what, True) and _is_far(r.case, model)
             left = {what: told for what, told in left.items() if not denied.get(what, False)}
@@ -75,15 +77,16 @@ def _near(case: Case) -> float:
     return max(4 * case.tolerance.relative_norm, 1e-6)
 
 
-def _equals(run: Run, model: Tensor) -> bool:
-    """Whether an output is that of a model, as its dtype can hold it."""
+def _equals(run: Run, model: Tensor, lost: Tensor | None = None) -> bool:
+    """Whether an output is that of a model, as its dtype can hold it, and fp32 its computation."""
     output, held = run.output.detach().double(), model.to(run.output.dtype).double()
     if not torch.equal(output.isnan(), held.isnan()):
         return False
     finite = held.isfinite()
     if not torch.equal(output[~finite].nan_to_num(), held[~finite].nan_to_num()):
         return False
-    return relative_error(output[finite], held[finite]) <= _near(run.case)
+    blur = 0.0 if lost is None else relative_error(held[finite] + lost[finite], held[finite])
+    return relative_error(output[finite], held[finite]) <= _near(run.case) + 4 * blur
 
 
 def _is_far(case: Case, model: Tensor) -> bool:

@@ -142,10 +142,12 @@ function render({ model, el }) {
     class: "fk-explorer", role: "group", "aria-label": "Roofline explorer",
   }, controls, error, figures, picture, spoken, notes);
 
+  let laid = 0;  // the width that it was drawn for
   function draw() {
     const state = read();
     const p = predict(state);
-    const width = figures.clientWidth || 640;  // 0 while the page has not laid it out
+    laid = figures.clientWidth;
+    const width = laid || 640;  // 0 while the page has not laid it out
     const { height, shapes } = chart(p, state.looks, width);
     picture.toggleAttribute("hidden", shapes.length === 0);
     picture.setAttribute("width", width);
@@ -176,12 +178,8 @@ function render({ model, el }) {
 
   el.append(root);
   update();
-  let width = figures.clientWidth;
   const watcher = new ResizeObserver(() => {
-    if (figures.clientWidth !== width) {
-      width = figures.clientWidth;
-      draw();
-    }
+    if (figures.clientWidth !== laid) draw();
   });
   watcher.observe(figures);
   for (const key of CHOICES) model.on(`change:${key}`, update);

@@ -70,9 +70,11 @@ function render({ model, el }) {
     class: "fk-explorer fk-sectors", role: "group", "aria-label": "Sector explorer",
   }, panel, figures, picture, spoken, note);
 
+  let laid = 0;  // the width that it was drawn for
   function draw() {
     const found = request(read());
-    const width = figures.clientWidth || 640;  // 0 while the page has not laid it out
+    laid = figures.clientWidth;
+    const width = laid || 640;  // 0 while the page has not laid it out
     const { height, shapes } = sectorChart(found, width);
     picture.setAttribute("width", width);
     picture.setAttribute("height", height);
@@ -93,12 +95,8 @@ function render({ model, el }) {
 
   el.append(root);
   update();
-  let width = figures.clientWidth;
   const watcher = new ResizeObserver(() => {
-    if (figures.clientWidth !== width) {
-      width = figures.clientWidth;
-      draw();
-    }
+    if (figures.clientWidth !== laid) draw();
   });
   watcher.observe(figures);
   for (const key of CHOICES) model.on(`change:${key}`, update);

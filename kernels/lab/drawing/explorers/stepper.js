@@ -175,7 +175,9 @@ function render({ model, el }) {
     set({ step });
   });
 
+  let laid = 0;  // the width that it was drawn for
   function draw(found, number) {
+    laid = root.clientWidth;
     const width = Math.min(values.clientWidth || 304, 304);  // 0 while it is not laid out
     const picture = stepperChart(choice(), found, number, width, hatch);
     map.setAttribute("width", picture.width);
@@ -208,12 +210,8 @@ function render({ model, el }) {
 
   el.append(root);
   update();
-  let width = root.clientWidth;
   const watcher = new ResizeObserver(() => {
-    if (root.clientWidth !== width) {
-      width = root.clientWidth;
-      draw(steps(), model.get("step"));
-    }
+    if (root.clientWidth !== laid) draw(steps(), model.get("step"));
   });
   watcher.observe(root);
   for (const key of names) model.on(`change:${key}`, update);

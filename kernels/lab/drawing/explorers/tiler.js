@@ -94,9 +94,11 @@ function render({ model, el }) {
   }, panel, figures, picture, spoken, notes);
   const cardNow = () => cards.find((one) => one.key === model.get("card")) ?? cards[0];
 
+  let laid = 0;  // the width that it was drawn for
   function draw() {
     const found = reckon(read(), cardNow());
-    const width = figures.clientWidth || 640;  // 0 while the page has not laid it out
+    laid = figures.clientWidth;
+    const width = laid || 640;  // 0 while the page has not laid it out
     const { height, shapes } = tilerChart(found, width);
     picture.setAttribute("width", width);
     picture.setAttribute("height", height);
@@ -114,12 +116,8 @@ function render({ model, el }) {
 
   el.append(root);
   update();
-  let width = figures.clientWidth;
   const watcher = new ResizeObserver(() => {
-    if (figures.clientWidth !== width) {
-      width = figures.clientWidth;
-      draw();
-    }
+    if (figures.clientWidth !== laid) draw();
   });
   watcher.observe(figures);
   for (const key of [...names, "card"]) model.on(`change:${key}`, update);

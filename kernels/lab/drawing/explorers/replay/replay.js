@@ -148,10 +148,12 @@ function render({ model, el }) {
     go(step);
   });
 
+  let laid = 0;  // the width that it was drawn for
   function draw() {
     const recording = chosen();
     const found = played(recording, model.get("step"));
-    const width = values.clientWidth || 640;  // 0 while the page has not laid it out
+    laid = values.clientWidth;
+    const width = laid || 640;  // 0 while the page has not laid it out
     const { height, shapes } = replayChart(recording, found, width, hatch);
     shown.setAttribute("width", width);
     shown.setAttribute("height", height);
@@ -194,12 +196,8 @@ function render({ model, el }) {
   kernel.box.hidden = recordings.length === 1;
   el.append(root);
   update();
-  let width = values.clientWidth;
   const watcher = new ResizeObserver(() => {
-    if (values.clientWidth !== width) {
-      width = values.clientWidth;
-      draw();
-    }
+    if (values.clientWidth !== laid) draw();
   });
   watcher.observe(values);
   for (const key of ["kernel", "step"]) model.on(`change:${key}`, update);
