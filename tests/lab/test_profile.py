@@ -250,13 +250,14 @@ def test_a_card_without_a_pipe_is_profiled_without_it(monkeypatch, tmp_path):
 
 
 def test_a_table_with_pipes():
-    metrics = ncu.PIPES["fmaheavy"], ncu.BUSY["fmaheavy"]
+    metrics = ncu.PIPES["fmaheavy"], ncu.BUSY["fmaheavy"], ncu.WAITS["barrier"]
     head, units, *rest = [line for line in CAPTURED.splitlines() if line.startswith('"')]
-    wide = [head + ',"{}","{}"'.format(*metrics), f'{units},"%","%"']
-    found = ncu.parse_csv("\n".join([*wide, *(f'{line},"61.25","97.5"' for line in rest)]))
+    wide = [head + ',"{}","{}","{}"'.format(*metrics), f'{units},"%","%",""']
+    found = ncu.parse_csv("\n".join([*wide, *(f'{line},"61.25","97.5","0.75"' for line in rest)]))
     assert all(k.pipes_pct == {"fmaheavy": 61.25} for k in found)
     assert all(k.busy_pct == {"fmaheavy": 97.5} for k in found)
-    assert all(k.pipes_pct is k.busy_pct is None for k in ncu.parse_csv(CAPTURED))
+    assert all(k.waits == {"barrier": 0.75} for k in found)
+    assert all(k.pipes_pct is k.busy_pct is k.waits is None for k in ncu.parse_csv(CAPTURED))
 
 
 def test_a_cell_that_is_unknown_costs_that_cell_alone(monkeypatch, tmp_path, capsys):

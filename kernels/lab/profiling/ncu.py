@@ -34,6 +34,16 @@ BUSY = {
     pipe: f"sm__pipe_{pipe}_cycles_active.avg.pct_of_peak_sustained_active"
     for pipe in ("alu", "fma", "fmaheavy", "xu", "tensor_op_gmma")
 }
+# What the warps of a scheduler wait for while it starts an instruction: how many, on the average.
+# `barrier` is another warp, `long_scoreboard` memory beyond an SM, `short_scoreboard` its own memory
+# and the slow pipes, `wait` the time that an instruction always takes, `not_selected` its turn.
+WAITS = {
+    what: f"smsp__average_warps_issue_stalled_{what}_per_issue_active.ratio"
+    for what in (
+        *("barrier", "long_scoreboard", "short_scoreboard", "wait", "not_selected"),
+        *("math_pipe_throttle", "mio_throttle", "lg_throttle", "dispatch_stall", "gmma"),
+    )
+}
 LOAD_SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"
 STORE_SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum"
 # What SMs get and send, by loads, stores and the copy engine; and what the L2 is asked for, which
@@ -45,7 +55,7 @@ L2_READ_SECTORS = "lts__t_sectors_srcunit_tex_op_read.sum"
 METRICS: Mapping[str, tuple[str, ...]] = {
     "single": (
         *(READ, WRITE, DURATION, DRAM_PCT, OCCUPANCY, ISSUE),
-        *(L2_READ_SECTORS, *PIPES.values(), *BUSY.values()),
+        *(L2_READ_SECTORS, *PIPES.values(), *BUSY.values(), *WAITS.values()),
     ),
     "chain": (READ, WRITE, DURATION),  # few enough for one pass
     "sectors": (LOAD_SECTORS, STORE_SECTORS),
@@ -76,7 +86,8 @@ class ProfiledKernel:
     What was not asked for is None. `load_sectors` and `store_sectors` are those that the warps'
     loads and stores of global memory touch, before any cache. `sm_read` and `sm_write` are bytes
     that SMs get and send, whoever asked for them, `l2_read_sectors` what the L2 is asked for.
-    `pipes_pct` and `busy_pct` are those that a card tells of, by the names of PIPES and BUSY.
+    `pipes_pct`, `busy_pct` and `waits` are those that a card tells of, by the names of PIPES, BUSY
+    and WAITS.
     """
 
     name: str
@@ -93,6 +104,7 @@ class ProfiledKernel:
     sm_write: int | None = None
     pipes_pct: Mapping[str, float] | None = None
     busy_pct: Mapping[str, float] | None = None
+    waits: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -184,6 +196,7 @@ def parse_csv(text: str, needed: Sequence[str] = (READ, WRITE)) -> list[Profiled
                 sm_write=_whole(values.get(SM_WRITE)),
                 pipes_pct=_shares(PIPES, values),
                 busy_pct=_shares(BUSY, values),
+                waits=_shares(WAITS, values),
             )
         )
     return kernels

@@ -18,7 +18,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.ops.chains.activations import gelu_and_slope, widened
+from kernels.ops.chains.activations import gelu_and_slope, gelu_slope, widened
 from kernels.ops.chains.dropout import kept_along, kept_in_rows
 
 
@@ -95,14 +95,14 @@ def norm_gelu_backward_rows(
             if not HOLD_WEIGHT:
                 bias = tl.load(bias_ptr + cols, mask=col_mask, other=0.0)
             h += widened(bias)
-        _, slope = gelu_and_slope(h)
-        g = widened(dy) * slope
+        # What dropout scales by comes behind the sums: one product for each of them.
+        g = widened(dy) * gelu_slope(h)
         if DROPS:
             first_ones = (row + tile_rows) * n_cols
             kept = kept_in_rows(
                 seed_offset_ptr, first_ones, drop_below, ALIGNED, BLOCK_ROWS, BLOCK_COLS
             )
-            g *= tl.where(kept, scale, 0.0)
+            g = tl.where(kept, g, 0.0)
         if dweight_ptr is not None:
             dweight += g * x_hat
         if dbias_ptr is not None:
@@ -111,12 +111,16 @@ def norm_gelu_backward_rows(
             g *= widened(weight)
         # Both sums in one exchange between the warps.
         along, total = tl.reduce((g * x_hat, g), 1, add_both, keep_dims=True)
-        along *= inv_std / n_cols
-        total *= inv_std / n_cols
-        dx = g * inv_std - (x_hat * along + total)
+        inv_std_scaled = inv_std * scale if DROPS else inv_std
+        along *= inv_std_scaled / n_cols
+        total *= inv_std_scaled / n_cols
+        dx = g * inv_std_scaled - (x_hat * along + total)
         places = tile_rows * n_cols + cols
         tl.store(dx_ptr + row * n_cols + places, dx.to(dx_ptr.dtype.element_ty), mask=mask)
 
+    if DROPS:
+        dweight *= scale
+        dbias *= scale
     out = tl.program_id(0).to(tl.int64) * n_cols + tl.arange(0, BLOCK_COLS)
     out_mask = tl.arange(0, BLOCK_COLS) < n_cols
     if dweight_ptr is not None:
