@@ -22,6 +22,7 @@ import torch
 from kernels.launch.gluon import needs_hopper
 from kernels.ops.chains.bias_gelu import gelu_by_operators
 from kernels.ops.epilogues import common
+from kernels.ops.epilogues.configurations import Finish, finishes_to_try
 from kernels.ops.epilogues.forward import launch, launch_simple, with_gelu
 from kernels.ops.epilogues.gelu_operators import NAME, composed, launched
 from kernels.ops.epilogues.moves import Followed, activation_step, back_through_product
@@ -175,14 +176,22 @@ def suits(case: Case) -> bool:
 
 
 def candidates(case: Case) -> dict[str, Any]:
-    """The tilings of the forward in a case as functions of its inputs, and PyTorch's way."""
+    """The tilings of the forward in a case, and how the kernel for Hopper may finish: functions."""
 
     def run(tiling: Tiling, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         given, (y, _) = with_gelu(x, weight, bias, gelu_form("tanh"), keeps=False)
         launch(given, tiling)
         return y
 
+    def by_hand(finish: Finish, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        given, (y, _) = with_gelu(x, weight, bias, gelu_form("tanh"), keeps=False)
+        launch(given, hopper=True, finish=finish)
+        return y
+
     tried = {name: functools.partial(run, one) for name, one in forward_to_try(case).items()}
+    if suits(case):
+        ways = finishes_to_try(gelu_form("tanh"))
+        tried |= {one.name: functools.partial(by_hand, one) for one in ways}
     return {"PyTorch": torch_bias_gelu, **tried}
 
 
