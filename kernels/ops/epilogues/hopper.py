@@ -37,6 +37,12 @@ def _described(x: Tensor, rows: int, cols: int) -> TensorDescriptor:
     return TensorDescriptor(x, list(x.shape), list(x.stride()), [rows, cols], layout)
 
 
+def named_for(activation: str | None, finish: Finish) -> str | None:
+    """The activation as the kernels know it, computed as `finish` says."""
+    by_power = finish.by_power and activation == GELU_TANH
+    return f"{activation}_by_power" if by_power else activation
+
+
 def launch(given: Given, group: int = HOPPER_GROUP, finish: Finish | None = None) -> None:
     """Write y; `given` is as `suits_hopper` asks. `group` rows of tiles go together.
 
@@ -44,8 +50,6 @@ def launch(given: Given, group: int = HOPPER_GROUP, finish: Finish | None = None
     """
     (m, k, n), x, gated, activation = given.sizes, given.x, given.gated, given.activation
     finish = finish or hopper_finish(activation)
-    if finish.by_power and activation == GELU_TANH:
-        activation = f"{GELU_TANH}_by_power"
     down, across = hopper_tiles(m, n, gated)
     # A sum shorter than the first steps takes them all: past the end of a row all reads as 0.
     k_steps = max(FIRST_STEPS.value, -(-k // TILE_K.value))
@@ -75,7 +79,7 @@ def launch(given: Given, group: int = HOPPER_GROUP, finish: Finish | None = None
             1 if head_size is None else len(given.y),
             GROUP=group,
             HAS_BIAS=given.bias is not None,
-            ACTIVATION=activation,
+            ACTIVATION=named_for(activation, finish),
             GATED=gated,
             HEAD_SIZE=head_size,
             HAS_RESIDUAL=residual is not None,

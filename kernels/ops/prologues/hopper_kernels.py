@@ -14,6 +14,9 @@ things more: what loads, how tiles are placed and how a result leaves are that k
 - *What is added* (sums and bias of 256 columns, in fp32) is loaded when a tile begins, and waits in
   the buffer by which the tile before has left: loaded late it would be waited for, and held in
   registers it would spill.
+
+With ACTIVATION GELU is taken of y, at once or LATE, and the groups go APART or not: all as in
+`epilogues.hopper_kernels`.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as ttgl
 from triton.experimental.gluon.language.nvidia.hopper import tma, warpgroup_mma_wait
 
+from kernels.ops.epilogues.hopper_activations import activated
+from kernels.ops.epilogues.hopper_kernels import leaving
 from kernels.ops.products.hopper_kernels import (
     CHUNK,
     FIRST_STEPS,
@@ -37,7 +42,7 @@ from kernels.ops.products.hopper_kernels import (
     send,
 )
 from kernels.ops.products.hopper_parts import QUARTER, SUMS, allocated, quarters
-from kernels.ops.shared.gluon import meet
+from kernels.ops.shared.gluon import FREE_BARRIER, meet, named_barrier
 
 SIZES = ["n_rows", "k_steps", "tiles_down", "tiles_across"]
 
@@ -79,6 +84,9 @@ def tile_sums(
     WHICH: ttgl.constexpr,
     CENTRED: ttgl.constexpr,
     GATHER: ttgl.constexpr,
+    ACTIVATION: ttgl.constexpr,
+    LATE: ttgl.constexpr,
+    APART: ttgl.constexpr,
 ):
     # One tile's product, the tile before leaving beside it. With GATHER also the
     # statistics of its rows: inv_std, and off = -mean.
@@ -94,22 +102,30 @@ def tile_sums(
     cols = across * TILE_COLS + ttgl.arange(0, TILE_COLS, layout=across_cols)
     acc = ttgl.zeros([GROUP_ROWS, TILE_COLS], ttgl.float32, layout=SUMS)
     shift = ttgl.zeros([GROUP_ROWS], ttgl.float32, layout=ttgl.SliceLayout(1, by_rows))
+    if APART and WHICH == 1:  # until the other group has begun two steps of this tile
+        named_barrier("sync", FREE_BARRIER, 256)
     for c in ttgl.static_range(FIRST_STEPS):
         acc = multiply(acc, step, x_stages, w_stages, full, WHICH, c == 0)
         if GATHER and CENTRED and c == 0:
             x = x_stages.index(2 * (step % STAGES) + WHICH).load(by_rows)
             shift = ttgl.sum(x.to(ttgl.float32), 1) * (1.0 / TILE_K)
         if c == 0:
-            send(packed0, 0, WHICH, y_desc, buffers, row, col)
+            chunk = leaving(packed0, packed0, y_desc.dtype, ACTIVATION, False, LATE)
+            send(chunk, 0, WHICH, y_desc, buffers, row, col)
         if c == 1:
-            send(packed1, 1, WHICH, y_desc, buffers, row, col)
+            chunk = leaving(packed1, packed1, y_desc.dtype, ACTIVATION, False, LATE)
+            send(chunk, 1, WHICH, y_desc, buffers, row, col)
         if c == 2:
-            send(packed2, 2, WHICH, y_desc, buffers, row, col)
+            chunk = leaving(packed2, packed2, y_desc.dtype, ACTIVATION, False, LATE)
+            send(chunk, 2, WHICH, y_desc, buffers, row, col)
         if c == 3:
-            send(packed3, 3, WHICH, y_desc, buffers, row, col)
+            chunk = leaving(packed3, packed3, y_desc.dtype, ACTIVATION, False, LATE)
+            send(chunk, 3, WHICH, y_desc, buffers, row, col)
         acc = warpgroup_mma_wait(1, deps=[acc])
         if c > 0:
             give_back(step, empty)
+        if APART and WHICH == 0 and c == 1:
+            named_barrier("arrive", FREE_BARRIER, 256)
         if c == 1:  # asked for when half of the tile before has left its registers
             bias = ttgl.load(bias_ptr + cols)  # padded to whole tiles: no mask
             if CENTRED:
@@ -171,6 +187,15 @@ def corrected(
 
 
 @gluon.jit
+def packed_of(y, dtype: ttgl.constexpr, ACTIVATION: ttgl.constexpr, LATE: ttgl.constexpr):
+    # A finished quarter as it is held: with LATE the activation is still to come.
+    if LATE:
+        return y.to(dtype)
+    else:
+        return activated(y, ACTIVATION).to(dtype)
+
+
+@gluon.jit
 def consume(
     WHICH: ttgl.constexpr,
     y_desc,
@@ -189,6 +214,9 @@ def consume(
     eps,
     GROUP: ttgl.constexpr,
     CENTRED: ttgl.constexpr,
+    ACTIVATION: ttgl.constexpr,
+    LATE: ttgl.constexpr,
+    APART: ttgl.constexpr,
 ):
     dtype: ttgl.constexpr = y_desc.dtype
     packed0 = ttgl.zeros([GROUP_ROWS, CHUNK], dtype, layout=QUARTER)
@@ -210,27 +238,35 @@ def consume(
             acc, step, inv_std, off = tile_sums(
                 packed0, packed1, packed2, packed3, row, col, inv_std, off, step, added, across,
                 sums_ptr, bias_ptr, y_desc, x_stages, w_stages, buffers, full, empty, k_steps,
-                inv_k, eps, WHICH, CENTRED, False,
+                inv_k, eps, WHICH, CENTRED, False, ACTIVATION, LATE, APART,
             )  # fmt: skip
         else:
             acc, step, inv_std, off = tile_sums(
                 packed0, packed1, packed2, packed3, row, col, inv_std, off, step, added, across,
                 sums_ptr, bias_ptr, y_desc, x_stages, w_stages, buffers, full, empty, k_steps,
-                inv_k, eps, WHICH, CENTRED, True,
+                inv_k, eps, WHICH, CENTRED, True, ACTIVATION, LATE, APART,
             )  # fmt: skip
         known = down
         row = down * TILE_ROWS + WHICH * GROUP_ROWS
         col = across * TILE_COLS
         give_back(step, empty)
         y0, y1, y2, y3 = quarters(acc)
-        packed0 = corrected(y0, inv_std, off, added, 0, CENTRED, QUARTER).to(dtype)
-        packed1 = corrected(y1, inv_std, off, added, 1, CENTRED, QUARTER).to(dtype)
-        packed2 = corrected(y2, inv_std, off, added, 2, CENTRED, QUARTER).to(dtype)
-        packed3 = corrected(y3, inv_std, off, added, 3, CENTRED, QUARTER).to(dtype)
-    send(packed0, 0, WHICH, y_desc, buffers, row, col)
-    send(packed1, 1, WHICH, y_desc, buffers, row, col)
-    send(packed2, 2, WHICH, y_desc, buffers, row, col)
-    send(packed3, 3, WHICH, y_desc, buffers, row, col)
+        y0 = corrected(y0, inv_std, off, added, 0, CENTRED, QUARTER)
+        packed0 = packed_of(y0, dtype, ACTIVATION, LATE)
+        y1 = corrected(y1, inv_std, off, added, 1, CENTRED, QUARTER)
+        packed1 = packed_of(y1, dtype, ACTIVATION, LATE)
+        y2 = corrected(y2, inv_std, off, added, 2, CENTRED, QUARTER)
+        packed2 = packed_of(y2, dtype, ACTIVATION, LATE)
+        y3 = corrected(y3, inv_std, off, added, 3, CENTRED, QUARTER)
+        packed3 = packed_of(y3, dtype, ACTIVATION, LATE)
+    chunk = leaving(packed0, packed0, dtype, ACTIVATION, False, LATE)
+    send(chunk, 0, WHICH, y_desc, buffers, row, col)
+    chunk = leaving(packed1, packed1, dtype, ACTIVATION, False, LATE)
+    send(chunk, 1, WHICH, y_desc, buffers, row, col)
+    chunk = leaving(packed2, packed2, dtype, ACTIVATION, False, LATE)
+    send(chunk, 2, WHICH, y_desc, buffers, row, col)
+    chunk = leaving(packed3, packed3, dtype, ACTIVATION, False, LATE)
+    send(chunk, 3, WHICH, y_desc, buffers, row, col)
     tma.store_wait(0)
 
 
@@ -249,6 +285,9 @@ def hopper_norm_product(
     eps,
     GROUP: ttgl.constexpr,
     CENTRED: ttgl.constexpr,
+    ACTIVATION: ttgl.constexpr,
+    LATE: ttgl.constexpr,
+    APART: ttgl.constexpr,
 ):
     # A program an SM, or nearly, which takes every so many-th tile.
     x_stages, w_stages, buffers, full, empty = allocated(x_desc, w_desc, y_desc)
@@ -256,10 +295,10 @@ def hopper_norm_product(
         [
             (consume, (0, y_desc, sums_ptr, bias_ptr, x_stages, w_stages, buffers,
                        full, empty, n_rows, k_steps, tiles_down, tiles_across,
-                       inv_k, eps, GROUP, CENTRED)),
+                       inv_k, eps, GROUP, CENTRED, ACTIVATION, LATE, APART)),
             (consume, (1, y_desc, sums_ptr, bias_ptr, x_stages, w_stages, buffers,
                        full, empty, n_rows, k_steps, tiles_down, tiles_across,
-                       inv_k, eps, GROUP, CENTRED)),
+                       inv_k, eps, GROUP, CENTRED, ACTIVATION, LATE, APART)),
             (produce, (x_desc, w_desc, x_stages, w_stages, full, empty, k_steps,
                        tiles_down, tiles_across, GROUP)),
         ],

@@ -6,6 +6,7 @@ import torch
 
 from kernels.hardware import VECTOR_BYTES
 from kernels.launch import capability, multiprocessors
+from kernels.ops.epilogues.moves import Followed, activation_step
 from kernels.ops.norms.backward import shared_out
 from kernels.ops.norms.configurations import (
     FINISH,
@@ -124,6 +125,19 @@ def two_kernels_moves(case: Case, pass_: str, centred: bool) -> Moves:
     assert first.unique is not None
     assert last.unique is not None
     return Moves(first.launches + last.launches, first.unique + last.unique)
+
+
+def activated_moves(case: Case, pass_: str) -> Moves:
+    """The same with GELU behind a LayerNorm's product; back that comes first, of what was kept."""
+    (m, _, n), size = case.shape, case.dtype.itemsize
+    if pass_ == "fwd":
+        return Moves.of(norm_step(case, True), Followed(case.shape, size, biased=True).step())
+    rest = two_kernels_moves(case, pass_, True)
+    first = activation_step(m, n, size)
+    if rest.steps:
+        return Moves.of(first, *rest.steps)
+    assert rest.unique is not None
+    return Moves(1 + rest.launches, 3 * m * n * size + rest.unique)
 
 
 # -------------------------------------------------------------------------------------- one kernel

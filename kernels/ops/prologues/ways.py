@@ -7,11 +7,13 @@ import torch
 from kernels.hardware import VECTOR_BYTES
 from kernels.launch import capability, multiprocessors
 from kernels.launch.gluon import no_gluon
+from kernels.ops.epilogues.operators import ways as epilogue_ways
 from kernels.ops.products import linear as products
 from kernels.ops.products.configurations import by_descriptors
 from kernels.ops.prologues import forward as launches
 from kernels.ops.prologues.configurations import suits_hopper
 from kernels.ops.prologues.folding import kept_fold, launch_fold
+from kernels.ops.prologues.gelu_operators import launched as activated_launched
 from kernels.ops.prologues.operators import check, folded_launched, launched
 from kernels.ops.shared import operators as shared
 from kernels.ops.shared.arguments import refuse_gradients
@@ -20,6 +22,9 @@ from kernels.ops.shared.operators import _ordinary, needs_gradient
 Tensor = torch.Tensor
 
 CENTRED = {"layernorm_linear": True, "rmsnorm_linear": False}
+# The operations with GELU behind the product: a way of theirs takes its form as `activation`.
+ACTIVATED = {"layernorm_linear_gelu": True}
+_CENTRED = CENTRED | ACTIVATED
 
 
 def two_kernels(
@@ -30,10 +35,14 @@ def two_kernels(
     weight: Tensor,
     bias: Tensor | None,
     eps: float,
+    activation: str | None = None,
 ) -> Tensor:
-    """The norm's kernel, then the product's, forward and back, by the card's `products.ways`."""
+    """The norm's kernel, then the product's, forward and back, by the card's rule for products."""
+    if activation is not None:
+        by = epilogue_ways(x)
+        return activated_launched(x, norm_weight, norm_bias, weight, bias, eps, activation, by)
     ways = products.ways(x)
-    return launched(x, norm_weight, norm_bias, weight, bias, eps, CENTRED[name], ways)
+    return launched(x, norm_weight, norm_bias, weight, bias, eps, _CENTRED[name], ways)
 
 
 def one_kernel(
@@ -44,10 +53,12 @@ def one_kernel(
     weight: Tensor,
     bias: Tensor | None,
     eps: float,
+    activation: str | None = None,
 ) -> Tensor:
     """One launch, which normalises each tile of x on its way into the product."""
     _taken(name, x, norm_weight, norm_bias, weight, bias)
-    return launches.one_kernel(x, norm_weight, norm_bias, weight, bias, eps, CENTRED[name])
+    told = x, norm_weight, norm_bias, weight, bias, eps, _CENTRED[name]
+    return launches.one_kernel(*told, activation=activation)
 
 
 def folded(
@@ -59,17 +70,18 @@ def folded(
     bias: Tensor | None,
     eps: float,
     *,
+    activation: str | None = None,
     hopper: bool = False,
     keep: bool = True,
 ) -> Tensor:
     """One launch with folded weights, made before: kept from call to call, or anew each time."""
     _taken(name, x, norm_weight, norm_bias, weight, bias)
     if keep:
-        known = kept_fold(norm_weight, norm_bias, weight, bias, CENTRED[name])
-        return folded_launched(x, known, eps, hopper)
+        known = kept_fold(norm_weight, norm_bias, weight, bias, _CENTRED[name])
+        return folded_launched(x, known, eps, hopper, activation)
     # By its launch on a CPU too, so that a ledger counts it.
-    made = launch_fold(norm_weight, norm_bias, weight, bias, CENTRED[name])
-    return folded_launched(x, made, eps, hopper)
+    made = launch_fold(norm_weight, norm_bias, weight, bias, _CENTRED[name])
+    return folded_launched(x, made, eps, hopper, activation)
 
 
 def _taken(name: str, x: Tensor, *others: Tensor | None) -> None:
@@ -85,6 +97,7 @@ def best(
     weight: Tensor,
     bias: Tensor | None,
     eps: float,
+    activation: str | None = None,
 ) -> Tensor:
     """The best way on the card at hand: the rule that the public functions go by.
 
@@ -93,8 +106,8 @@ def best(
     """
     tensors = (x, norm_weight, norm_bias, weight, bias)
     if folds(*tensors):
-        return folded(name, *tensors, eps, hopper=True)
-    return two_kernels(name, *tensors, eps)
+        return folded(name, *tensors, eps, activation=activation, hopper=True)
+    return two_kernels(name, *tensors, eps, activation)
 
 
 def folds(x: Tensor, *parameters: Tensor | None) -> bool:
