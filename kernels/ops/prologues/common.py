@@ -14,7 +14,14 @@ from kernels.ops.norms import common as norms
 from kernels.ops.products import linear as products
 from kernels.ops.prologues import moves
 from kernels.ops.prologues.tuning import candidates
-from kernels.ops.prologues.ways import ACTIVATED, CENTRED, folded, one_kernel, two_kernels
+from kernels.ops.prologues.ways import (
+    ACTIVATED,
+    CENTRED,
+    folded,
+    folding,
+    one_kernel,
+    two_kernels,
+)
 from kernels.ops.shared.available import needs_gpu
 from kernels.ops.shared.compiled import compiled_each, max_autotuned_each
 from kernels.registry import (
@@ -50,7 +57,8 @@ SMALL: tuple[Shape, ...] = (
     (9, 1, 3),
     (0, 16, 16),
 )
-MAX_AUTOTUNED = cases(SHAPES[:1], "bf16")
+WIDE, FEW_ROWS = cases(SHAPES[:3], "bf16"), cases(SHAPES[3:], "bf16")
+FIRST, LAST = WIDE[:1], WIDE[2:]
 _CENTRED = CENTRED | ACTIVATED
 # FLOPs of an element's GELU, forward and back, as in `epilogues.linear_bias_gelu`.
 _GELU = (9, 17)
@@ -66,6 +74,11 @@ def inputs(
     product = products.inputs(shape, dtype, device, seed + 1)
     told = {"x": norm.pop("x"), **{f"norm_{one}": value for one, value in norm.items()}}
     return told | {one: product[one] for one in ("weight", "bias")}
+
+
+def product_alone(x: Tensor, weight: Tensor, bias: Tensor, **_: Any) -> Tensor:
+    """The product of x as it is, without its norm, by PyTorch: what no way does without."""
+    return torch.nn.functional.linear(x, weight, bias)
 
 
 def _parameters(name: str) -> int:
@@ -159,7 +172,8 @@ def op_of(
 ) -> Op:
     """Return the `Op` of a norm and a product; `public(way)` gives a way the norm's arguments."""
     centred, activated = _CENTRED[name], name in ACTIVATED
-    both = ("fwd", "bwd")
+    both, folds = ("fwd", "bwd"), ("fwd",) if activated else ("fwd", "train")
+    plain = name == "layernorm_linear"  # the others in fewer cells: they differ from it by little
     few: Sequence[str] = ("norm_weight", "norm_bias")[: _parameters(name)]
     told = {"x": "MK", **dict.fromkeys(few, "K"), "weight": "NK", "bias": "N"}
 
@@ -178,26 +192,30 @@ def op_of(
         inputs=functools.partial(inputs, name),
         reference=reference,
         variants=named(
-            Variant("eager", eager, both, counted="aten"),
+            Variant("eager", eager, both, counted="aten", cases=FIRST),
             # What F.rms_norm launches is decided on the card.
             Variant("torch", torch_, both, counted="aten" if centred else ""),
+            Variant("product_alone", product_alone, counted="aten", part=True),
             Variant("compile", compiled_each(torch_), both, unavailable=needs_gpu),
             Variant(
                 "compile_max_autotune",
                 max_autotuned_each(torch_),
                 unavailable=needs_gpu,
-                cases=MAX_AUTOTUNED,
+                cases=FIRST,
             ),
             Variant(
                 "one_kernel",
                 public(one_kernel),
                 counted="triton",
+                cases=FIRST + FEW_ROWS,
                 moves=moved(moves.one_kernel_moves),
             ),
             Variant(
                 "one_kernel_folding",
-                public(functools.partial(folded, keep=False)),
+                public(folding),
+                folds,
                 counted="triton",
+                cases=FIRST,
                 fits=moves.in_16_bits,
                 moves=moved(moves.folding_moves),
             ),
@@ -208,12 +226,16 @@ def op_of(
                 fits=moves.in_16_bits,
                 moves=moved(moves.folded_moves),
             ),
+            Variant("two_kernels", public(two_kernels), both, counted="triton", moves=in_two),
             Variant(
-                "two_kernels",
-                public(two_kernels),
-                both,
-                counted="triton",
-                moves=in_two,
+                "fused_hopper_folding",
+                public(functools.partial(folding, hopper=True)),
+                folds,
+                counted="formula",
+                cases=WIDE,
+                moves=moved(moves.hopper_folding_moves),
+                unavailable=needs_hopper,
+                fits=moves.suits,
             ),
             Variant(
                 "fused_hopper",
@@ -229,14 +251,14 @@ def op_of(
         forward=Pass(
             cost=forward_cost(name),
             tolerance=functools.partial(tolerance, activated=activated),
-            cases=cases(SHAPES, "bf16") + cases(SHAPES[:1], "fp16"),
+            cases=WIDE + FEW_ROWS + cases(SHAPES[:1], "fp16") if plain else FIRST + LAST + FEW_ROWS,
             candidates=candidates(torch_, centred, activated),
         ),
         backward=Backward(
             cost=backward_cost(name),
             tolerance=functools.partial(gradient_tolerance, activated=activated),
-            cases=cases(SHAPES[:3], "bf16"),
+            cases=FIRST,
             differentiates=("x", *few, "weight", "bias"),
-            train_cases=cases(SHAPES[:3], "bf16"),
+            train_cases=WIDE if plain else FIRST,
         ),
     )

@@ -7,6 +7,7 @@ older card.
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import replace
 
 import triton
@@ -76,6 +77,23 @@ def statistics_apart(capability: tuple[int, int]) -> bool:
     On Hopper they must; on other cards they take the tile that is multiplied.
     """
     return capability[0] == 9
+
+
+# How the operator that trains may go forward too, beside what `products.configurations` names:
+# folded at each call, in Triton or by the kernel written for Hopper.
+FOLDING, FOLDING_HOPPER = "folding", "folding_hopper"
+# From how many rows of x for a column of y a training step folds, where the kernel written for
+# Hopper stands. Folding costs N·K elements, read twice and written; it saves M·K, written and read.
+# H100, bf16, µs, what folding costs and what one kernel saves of two: 7.6 and 4.5
+# (4096×1024×3072), 9 and 7 (16384×1024×3072), 83 and 6 (8192×4096×12288), 30 and 13 (4096³): at no
+# shape that was timed does it pay. The rows `train` of the suite `matmul` time both ways.
+FOLDS_FROM: dict[tuple[int, int], float] = {(9, 0): math.inf}
+
+
+def folds_in_training(shape: tuple[int, int, int], capability: tuple[int, int]) -> bool:
+    """Whether a training step of (M, K, N) folds, where the kernel written for Hopper takes it."""
+    m, _, n = shape
+    return m >= FOLDS_FROM.get(capability, math.inf) * n
 
 
 HOPPER_STEP = 64  # elements of K in a step of the kernel written for Hopper

@@ -14,8 +14,9 @@ from kernels.ops.products.configurations import HOPPER, TRITON, Ways
 from kernels.ops.products.operators import _formula as back_through_product
 from kernels.ops.products.operators import check as check_product
 from kernels.ops.products.operators import composed as composed_product
-from kernels.ops.prologues.folding import Folded
-from kernels.ops.prologues.forward import folded_by, two_kernels
+from kernels.ops.prologues.configurations import FOLDING, FOLDING_HOPPER
+from kernels.ops.prologues.folding import Folded, launch_fold
+from kernels.ops.prologues.forward import folded_by, folded_forward, two_kernels
 from kernels.ops.prologues.moves import folded_operator_moves, operator_moves
 from kernels.ops.shared.arguments import check_tensor
 from kernels.ops.shared.operators import Gradient, define
@@ -76,6 +77,9 @@ def _launch(
     forward_by: str,
     *_: str,
 ) -> Tensor:
+    if forward_by in (FOLDING, FOLDING_HOPPER):
+        folded = launch_fold(norm_weight, norm_bias, weight, bias, centred)
+        return folded_forward(x, folded, eps, hopper=forward_by == FOLDING_HOPPER)
     return two_kernels(x, norm_weight, norm_bias, weight, bias, eps, centred, forward_by)
 
 
@@ -191,7 +195,10 @@ def launched(
     centred: bool,
     ways: Ways,
 ) -> Tensor:
-    """The norm and the product as one operator in two kernels, forward and back by `ways`."""
+    """The norm and the product as one operator, forward and back by `ways`.
+
+    Forward in two kernels, or folded at the call where `ways` says FOLDING or FOLDING_HOPPER.
+    """
     result: Tensor = operator(x, norm_weight, norm_bias, weight, bias, eps, centred, *ways)
     return result
 
