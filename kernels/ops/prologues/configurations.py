@@ -13,6 +13,7 @@ from dataclasses import replace
 import triton
 
 from kernels.launch import for_card
+from kernels.ops.epilogues.configurations import AT_ONCE, FINISHES, Finish
 from kernels.ops.products.configurations import (
     FEW,
     FEW_ROWS,
@@ -112,6 +113,21 @@ def hopper_group(tiles_down: int) -> int:
 def hopper_programs(tiles: int, group: int, sms: int) -> int:
     """How many programs it has: a multiple of the group, so that each keeps its row of tiles."""
     return min(sms // group * group if group <= sms else sms, tiles)
+
+
+# How that kernel finishes a tile, by the activation behind it. AT_ONCE alone is timed yet:
+# `python -m kernels.lab tune layernorm_linear_gelu`, and `layernorm_linear`, compare the others.
+HOPPER_FINISH: dict[str | None, Finish] = {}
+
+
+def finishes_to_try(activation: str | None) -> list[Finish]:
+    """The ways to finish worth timing where the activation follows."""
+    return [one for one in FINISHES if not one.late and (activation or not one.by_power)]
+
+
+def hopper_finish(activation: str | None) -> Finish:
+    """Return how that kernel finishes its tiles where the activation follows; None is none."""
+    return HOPPER_FINISH.get(activation, AT_ONCE)
 
 
 def suits_hopper(

@@ -15,8 +15,9 @@ things more: what loads, how tiles are placed and how a result leaves are that k
   the buffer by which the tile before has left: loaded late it would be waited for, and held in
   registers it would spill.
 
-With ACTIVATION GELU is taken of y, at once or LATE, and the groups go APART or not: all as in
-`epilogues.hopper_kernels`.
+With ACTIVATION GELU is taken of y at once, and the groups go APART or not, as in
+`epilogues.hopper_kernels`. To activate a chunk late, beside products, would take registers that
+hold the statistics: it spills.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from triton.experimental.gluon import language as ttgl
 from triton.experimental.gluon.language.nvidia.hopper import tma, warpgroup_mma_wait
 
 from kernels.ops.epilogues.hopper_activations import activated
-from kernels.ops.epilogues.hopper_kernels import leaving
 from kernels.ops.products.hopper_kernels import (
     CHUNK,
     FIRST_STEPS,
@@ -85,7 +85,6 @@ def tile_sums(
     CENTRED: ttgl.constexpr,
     GATHER: ttgl.constexpr,
     ACTIVATION: ttgl.constexpr,
-    LATE: ttgl.constexpr,
     APART: ttgl.constexpr,
 ):
     # One tile's product, the tile before leaving beside it. With GATHER also the
@@ -110,17 +109,13 @@ def tile_sums(
             x = x_stages.index(2 * (step % STAGES) + WHICH).load(by_rows)
             shift = ttgl.sum(x.to(ttgl.float32), 1) * (1.0 / TILE_K)
         if c == 0:
-            chunk = leaving(packed0, packed0, y_desc.dtype, ACTIVATION, False, LATE)
-            send(chunk, 0, WHICH, y_desc, buffers, row, col)
+            send(packed0, 0, WHICH, y_desc, buffers, row, col)
         if c == 1:
-            chunk = leaving(packed1, packed1, y_desc.dtype, ACTIVATION, False, LATE)
-            send(chunk, 1, WHICH, y_desc, buffers, row, col)
+            send(packed1, 1, WHICH, y_desc, buffers, row, col)
         if c == 2:
-            chunk = leaving(packed2, packed2, y_desc.dtype, ACTIVATION, False, LATE)
-            send(chunk, 2, WHICH, y_desc, buffers, row, col)
+            send(packed2, 2, WHICH, y_desc, buffers, row, col)
         if c == 3:
-            chunk = leaving(packed3, packed3, y_desc.dtype, ACTIVATION, False, LATE)
-            send(chunk, 3, WHICH, y_desc, buffers, row, col)
+            send(packed3, 3, WHICH, y_desc, buffers, row, col)
         acc = warpgroup_mma_wait(1, deps=[acc])
         if c > 0:
             give_back(step, empty)
@@ -187,15 +182,6 @@ def corrected(
 
 
 @gluon.jit
-def packed_of(y, dtype: ttgl.constexpr, ACTIVATION: ttgl.constexpr, LATE: ttgl.constexpr):
-    # A finished quarter as it is held: with LATE the activation is still to come.
-    if LATE:
-        return y.to(dtype)
-    else:
-        return activated(y, ACTIVATION).to(dtype)
-
-
-@gluon.jit
 def consume(
     WHICH: ttgl.constexpr,
     y_desc,
@@ -215,7 +201,6 @@ def consume(
     GROUP: ttgl.constexpr,
     CENTRED: ttgl.constexpr,
     ACTIVATION: ttgl.constexpr,
-    LATE: ttgl.constexpr,
     APART: ttgl.constexpr,
 ):
     dtype: ttgl.constexpr = y_desc.dtype
@@ -238,13 +223,13 @@ def consume(
             acc, step, inv_std, off = tile_sums(
                 packed0, packed1, packed2, packed3, row, col, inv_std, off, step, added, across,
                 sums_ptr, bias_ptr, y_desc, x_stages, w_stages, buffers, full, empty, k_steps,
-                inv_k, eps, WHICH, CENTRED, False, ACTIVATION, LATE, APART,
+                inv_k, eps, WHICH, CENTRED, False, ACTIVATION, APART,
             )  # fmt: skip
         else:
             acc, step, inv_std, off = tile_sums(
                 packed0, packed1, packed2, packed3, row, col, inv_std, off, step, added, across,
                 sums_ptr, bias_ptr, y_desc, x_stages, w_stages, buffers, full, empty, k_steps,
-                inv_k, eps, WHICH, CENTRED, True, ACTIVATION, LATE, APART,
+                inv_k, eps, WHICH, CENTRED, True, ACTIVATION, APART,
             )  # fmt: skip
         known = down
         row = down * TILE_ROWS + WHICH * GROUP_ROWS
@@ -252,21 +237,17 @@ def consume(
         give_back(step, empty)
         y0, y1, y2, y3 = quarters(acc)
         y0 = corrected(y0, inv_std, off, added, 0, CENTRED, QUARTER)
-        packed0 = packed_of(y0, dtype, ACTIVATION, LATE)
+        packed0 = activated(y0, ACTIVATION).to(dtype)
         y1 = corrected(y1, inv_std, off, added, 1, CENTRED, QUARTER)
-        packed1 = packed_of(y1, dtype, ACTIVATION, LATE)
+        packed1 = activated(y1, ACTIVATION).to(dtype)
         y2 = corrected(y2, inv_std, off, added, 2, CENTRED, QUARTER)
-        packed2 = packed_of(y2, dtype, ACTIVATION, LATE)
+        packed2 = activated(y2, ACTIVATION).to(dtype)
         y3 = corrected(y3, inv_std, off, added, 3, CENTRED, QUARTER)
-        packed3 = packed_of(y3, dtype, ACTIVATION, LATE)
-    chunk = leaving(packed0, packed0, dtype, ACTIVATION, False, LATE)
-    send(chunk, 0, WHICH, y_desc, buffers, row, col)
-    chunk = leaving(packed1, packed1, dtype, ACTIVATION, False, LATE)
-    send(chunk, 1, WHICH, y_desc, buffers, row, col)
-    chunk = leaving(packed2, packed2, dtype, ACTIVATION, False, LATE)
-    send(chunk, 2, WHICH, y_desc, buffers, row, col)
-    chunk = leaving(packed3, packed3, dtype, ACTIVATION, False, LATE)
-    send(chunk, 3, WHICH, y_desc, buffers, row, col)
+        packed3 = activated(y3, ACTIVATION).to(dtype)
+    send(packed0, 0, WHICH, y_desc, buffers, row, col)
+    send(packed1, 1, WHICH, y_desc, buffers, row, col)
+    send(packed2, 2, WHICH, y_desc, buffers, row, col)
+    send(packed3, 3, WHICH, y_desc, buffers, row, col)
     tma.store_wait(0)
 
 
@@ -286,7 +267,6 @@ def hopper_norm_product(
     GROUP: ttgl.constexpr,
     CENTRED: ttgl.constexpr,
     ACTIVATION: ttgl.constexpr,
-    LATE: ttgl.constexpr,
     APART: ttgl.constexpr,
 ):
     # A program an SM, or nearly, which takes every so many-th tile.
@@ -295,10 +275,10 @@ def hopper_norm_product(
         [
             (consume, (0, y_desc, sums_ptr, bias_ptr, x_stages, w_stages, buffers,
                        full, empty, n_rows, k_steps, tiles_down, tiles_across,
-                       inv_k, eps, GROUP, CENTRED, ACTIVATION, LATE, APART)),
+                       inv_k, eps, GROUP, CENTRED, ACTIVATION, APART)),
             (consume, (1, y_desc, sums_ptr, bias_ptr, x_stages, w_stages, buffers,
                        full, empty, n_rows, k_steps, tiles_down, tiles_across,
-                       inv_k, eps, GROUP, CENTRED, ACTIVATION, LATE, APART)),
+                       inv_k, eps, GROUP, CENTRED, ACTIVATION, APART)),
             (produce, (x_desc, w_desc, x_stages, w_stages, full, empty, k_steps,
                        tiles_down, tiles_across, GROUP)),
         ],

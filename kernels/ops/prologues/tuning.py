@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from kernels.ops.chains.gated import GELU_TANH
-from kernels.ops.epilogues.configurations import AT_ONCE, Finish, finishes_to_try
+from kernels.ops.epilogues.configurations import Finish
 from kernels.ops.products.configurations import Tiling
+from kernels.ops.prologues.configurations import finishes_to_try
 from kernels.ops.prologues.folding import kept_fold
 from kernels.ops.prologues.forward import folded_forward, one_kernel
 from kernels.ops.prologues.moves import suits
@@ -72,7 +73,7 @@ def candidates(
             for name, tiling in prologues_to_try().items():
                 tried[f"prologue, {name}"] = functools.partial(prologue, tiling)
         if suits(case):
-            ways = finishes_to_try(after) if after else [AT_ONCE, Finish(apart=True)]
+            ways = finishes_to_try(after)
             tried |= {one.name: functools.partial(by_hand, one) for one in ways}
         return tried
 
