@@ -41,7 +41,6 @@ from kernels.registry import (
     Shape,
     Tolerance,
     Variant,
-    cases,
     named,
     register,
 )
@@ -178,14 +177,14 @@ OP = register(
         inputs=inputs,
         reference=reference,
         variants=named(
-            Variant("eager", eager, _BOTH, counted="aten"),
+            Variant("eager", eager, _BOTH, counted="aten", cases=common.FIRST),
             Variant("torch", torch_bias_residual, _BOTH, counted="aten"),
             Variant("compile", compiled_bias_residual, _BOTH, unavailable=needs_gpu),
             Variant(
                 "compile_max_autotune",
                 max_autotuned_bias_residual,
                 unavailable=needs_gpu,
-                cases=common.MAX_AUTOTUNED,
+                cases=common.FIRST,
             ),
             Variant("fused_simple", fused_simple, counted="triton", moves=simple_moves),
             Variant("fused", fused, _BOTH, counted="triton", moves=moves),
@@ -204,13 +203,13 @@ OP = register(
         forward=Pass(
             cost=forward_cost,
             tolerance=common.tolerance,
-            cases=cases(common.SHAPES, "bf16"),
+            cases=common.MAX_AUTOTUNED,
             candidates=candidates,
         ),
         backward=Backward(
             cost=backward_cost,
             tolerance=gradient_tolerance,
-            cases=cases(common.SHAPES, "bf16"),
+            cases=common.FIRST,
             differentiates=("x", "weight", "bias", "residual"),
         ),
     )

@@ -88,7 +88,7 @@ OP = registered(
     NAME,
     reference,
     named(
-        Variant("eager", eager, _BOTH, counted="aten"),
+        Variant("eager", eager, _BOTH, counted="aten", cases=cases(mlp_common.SHAPES[:1], "bf16")),
         Variant("torch", torch_swiglu_mlp, _BOTH, counted="aten"),
         Variant("compile", compiled_swiglu_mlp, _BOTH, unavailable=needs_gpu),
         Variant(
