@@ -30,7 +30,6 @@ SMALL: tuple[Shape, ...] = (
     (130, 8, 1),
     (0, 16, 8),
 )
-MAX_AUTOTUNED = cases([(4096, 1024, 3072), (4096, 4096, 4096)], "bf16")
 
 
 class Random:

@@ -214,7 +214,7 @@ OP = register(
                 "compile_max_autotune",
                 max_autotuned_bias_gelu,
                 unavailable=needs_gpu,
-                cases=common.MAX_AUTOTUNED,
+                cases=common.FIRST,
             ),
             Variant("fused_simple", fused_simple, counted="triton", moves=simple_moves),
             Variant("fused", fused, _BOTH, counted="triton", moves=moves),

@@ -23,7 +23,6 @@ from kernels.ops.epilogues.moves import Followed, back_through_product
 from kernels.ops.epilogues.operators import ways
 from kernels.ops.epilogues.peers import (
     compiled_bias_residual,
-    max_autotuned_bias_residual,
     torch_bias_residual,
 )
 from kernels.ops.epilogues.residual_operators import NAME, check, composed, launched
@@ -41,6 +40,7 @@ from kernels.registry import (
     Shape,
     Tolerance,
     Variant,
+    cases,
     named,
     register,
 )
@@ -180,12 +180,6 @@ OP = register(
             Variant("eager", eager, _BOTH, counted="aten", cases=common.FIRST),
             Variant("torch", torch_bias_residual, _BOTH, counted="aten"),
             Variant("compile", compiled_bias_residual, _BOTH, unavailable=needs_gpu),
-            Variant(
-                "compile_max_autotune",
-                max_autotuned_bias_residual,
-                unavailable=needs_gpu,
-                cases=common.FIRST,
-            ),
             Variant("fused_simple", fused_simple, counted="triton", moves=simple_moves),
             Variant("fused", fused, _BOTH, counted="triton", moves=moves),
             Variant(
@@ -203,7 +197,7 @@ OP = register(
         forward=Pass(
             cost=forward_cost,
             tolerance=common.tolerance,
-            cases=common.MAX_AUTOTUNED,
+            cases=cases(common.SHAPES[::3], "bf16"),
             candidates=candidates,
         ),
         backward=Backward(
