@@ -231,7 +231,8 @@ class Variant:
     `cases` are those that a suite measures it in, for one that is too slow to set up everywhere;
     None is all of them. `own_random` says that it draws other random numbers than the reference.
     `waits` says that a call waits for the GPU, so that no CUDA graph takes it: it is timed from
-    Python alone.
+    Python alone. `part` says that it computes a part of the operation, as a product without its
+    norm: what no variant does without, beside which they are timed. Nobody holds it to values.
     """
 
     name: str
@@ -242,6 +243,7 @@ class Variant:
     cases: tuple[Case, ...] | None = None
     own_random: bool = False
     waits: bool = False
+    part: bool = False
     fits: Callable[[Case], bool] = _everywhere
     moves: Callable[[Case, str], Moves] | None = None
 

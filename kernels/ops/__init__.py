@@ -19,7 +19,12 @@ from kernels.ops.epilogues import (
 from kernels.ops.losses import linear_cross_entropy
 from kernels.ops.norms import add_layernorm, add_rmsnorm, layernorm, rmsnorm
 from kernels.ops.products import linear
-from kernels.ops.prologues import layernorm_linear, rmsnorm_linear
+from kernels.ops.prologues import (
+    layernorm_fp8_linear,
+    layernorm_linear,
+    layernorm_linear_gelu,
+    rmsnorm_linear,
+)
 from kernels.ops.softmax import softmax
 
 __all__ = [
@@ -30,9 +35,11 @@ __all__ = [
     "geglu",
     "geglu_mlp",
     "layernorm",
+    "layernorm_fp8_linear",
     "layernorm_gelu",
     "layernorm_gelu_dropout_residual",
     "layernorm_linear",
+    "layernorm_linear_gelu",
     "linear",
     "linear_bias_gelu",
     "linear_bias_residual",

@@ -103,3 +103,22 @@ def test_a_flush_makes_a_small_copy_cold():
     cold = timing.time_windows({"copy": graph.replay}, stream, seconds=0.1)["copy"]
     warm = timing.time_windows({"copy": graph.replay}, Warm(device), seconds=0.1)["copy"]
     assert timing.quantile(warm, 0.5) < timing.quantile(cold, 0.5)
+
+
+@pytest.mark.proves("kernels.lab.measuring.timing")
+def test_what_a_call_makes_once_and_keeps_is_no_part_of_the_graph():
+    kept: dict[int, torch.Tensor] = {}
+    captured = []
+
+    def maker(number):
+        def call():
+            if number not in kept:
+                captured.append(torch.cuda.is_current_stream_capturing())
+                kept[number] = torch.ones(8, device="cuda")
+            return kept[number] + 1
+
+        return lambda: call
+
+    pool = torch.cuda.graph_pool_handle()
+    timing.make_and_capture([maker(number) for number in range(3)], pool).replay()
+    assert captured == [False] * 3

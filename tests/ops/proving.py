@@ -27,8 +27,11 @@ FP32 = 2.0**-24
 
 
 def runnable(op: Op, device: torch.device = CPU) -> list[Variant]:
-    """The variants that run here; one that a compiler makes anew for each shape takes too long."""
-    found = [v for v in op.variants.values() if v.unavailable(device) is None]
+    """The variants that run here; one that a compiler makes anew for each shape takes too long.
+
+    What computes a part of the operation is none of them.
+    """
+    found = [v for v in op.variants.values() if v.unavailable(device) is None and not v.part]
     return [v for v in found if device.type == "cuda" or not v.name.startswith("compile")]
 
 

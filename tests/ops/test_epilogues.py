@@ -19,7 +19,14 @@ from kernels.ops.epilogues import (
     qkv,
     swiglu_mlp,
 )
-from kernels.ops.epilogues.configurations import halved, hopper_tiles, suits_hopper
+from kernels.ops.epilogues.configurations import (
+    FINISHES,
+    Finish,
+    finishes_to_try,
+    halved,
+    hopper_tiles,
+    suits_hopper,
+)
 from kernels.ops.epilogues.forward import (
     in_heads,
     launch,
@@ -33,6 +40,7 @@ from tests.ops.test_linear import TILINGS
 
 GELU, RESIDUAL, HALF = get("linear_bias_gelu"), get("linear_bias_residual"), get("linear_swiglu")
 MLP, HEADS = get("swiglu_mlp"), get("qkv")
+no_gluon = pytest.mark.skipif(gluon.no_gluon() is not None, reason="no Gluon for Hopper")
 
 
 def off(got, exact):
@@ -211,6 +219,24 @@ def test_the_polynomial_for_16_bits_is_as_near_as_it_says():
     assert y[h < -6].abs().max() < 1e-8
 
 
+@no_gluon
+def test_the_polynomial_of_the_tanh_form_is_as_near_as_it_says():
+    from kernels.ops.epilogues import hopper_activations  # which imports Gluon
+
+    terms = [getattr(hopper_activations, f"T{place}").value for place in range(7)]
+    h = torch.linspace(-16, 16, 6401)
+    a = h.abs().clamp(max=hopper_activations.FARTHEST_TANH.value)
+    y = h.clamp(min=0) - a * torch.exp2(sum(c * a**place for place, c in enumerate(terms)))
+    wide = h.double()
+    u = (2 / torch.pi) ** 0.5 * (wide + 0.044715 * wide**3)
+    exact = wide * torch.sigmoid(2 * u)
+    assert (y - exact).abs()[h.abs() <= 6].max() < 1.2e-5 + 2.0**-22
+    near = (h < 0) & (h >= -4)
+    assert ((y - exact) / exact).abs()[near].max() < 4.7e-4  # a rounding to fp16 at most
+    assert y[h < -6].abs().max() < 1e-8
+    assert torch.equal(y[h > 6], h[h > 6])
+
+
 def test_geglu_by_the_error_function():
     given = made(get("geglu_mlp"), (34, 24, 40, 2), torch.float32)
     wide = {name: one.double() for name, one in given.items()}
@@ -271,8 +297,6 @@ def test_no_rows_give_gradients_of_zero():
 
 # --------------------------------------------------------------------------------------- Hopper
 
-no_gluon = pytest.mark.skipif(gluon.no_gluon() is not None, reason="no Gluon for Hopper")
-
 
 def recorded(fn, given, capability=90):
     with assume_capability(capability), recording() as launches, torch.no_grad():
@@ -301,6 +325,11 @@ def test_where_the_kernel_written_for_hopper_stands_and_steps_aside():
     ]
     heads = {"x": hollow(8, 512, 512), "weight": hollow(3, 8, 64, 512)}
     assert recorded(qkv.fused_hopper, heads) == [("hopper_epilogue", True)]
+    added = given | {"residual": hollow(4096, 1024)}
+    assert recorded(linear_bias_residual.fused_hopper, added) == [("hopper_epilogue", True)]
+    odd_rows = {"residual": hollow(4096, 1028)[:, 1:1025]}
+    fn = linear_bias_residual.fused_hopper
+    assert recorded(fn, added | odd_rows) == [("epilogue_tile", False)]
     for odd in ({"x": hollow(8, 500, 512)}, {"weight": hollow(3, 16, 32, 512)}):
         assert recorded(qkv.fused_hopper, heads | odd) == [("epilogue_persistent", False)]
 
@@ -314,10 +343,64 @@ def test_the_rule_by_which_it_steps_aside():
     assert not suits_hopper((128 * 65, 64, 128), 2, True, True, False, None, (9, 0), 132)
 
 
+def compiled_by_hand(given, finish=None):
+    from kernels.ops.epilogues import hopper
+
+    with recording() as launches, assume_capability(90):
+        hopper.launch(given, finish=finish)
+    (launch,) = launches
+    return launch.specialize(90).compile()
+
+
+WAYS_TO_FINISH = (
+    Finish(late=True, apart=True),
+    Finish(apart=True, by_power=True),
+    Finish(late=True, by_power=True),
+)
+
+
+@no_gluon
+@pytest.mark.parametrize("finish", WAYS_TO_FINISH, ids=lambda one: one.name)
+def test_every_way_to_finish_a_tile_compiles_without_a_spill_and_its_products_overlap(finish):
+    x, weight, bias = hollow(4096, 512), hollow(1024, 512), hollow(1024)
+    compiled = compiled_by_hand(with_gelu(x, weight, bias, "gelu_tanh", False)[0], finish)
+    assert not compiled.serialized
+    assert compiled.stack_bytes == 0
+    assert compiled.shared_bytes <= 232_448
+
+
+@no_gluon
+def test_a_residual_comes_by_the_copy_engine_without_a_spill():
+    x, weight = hollow(4096, 512), hollow(1024, 512)
+    compiled = compiled_by_hand(with_residual(x, weight, None, hollow(4096, 1024))[0])
+    assert not compiled.serialized
+    assert compiled.stack_bytes == 0
+    assert compiled.shared_bytes <= 232_448
+    # The producer asks for two tiles of x and one of the weights, each group for four chunks.
+    assert compiled.ptx.count("cp.async.bulk.tensor.2d.shared") == 3 + 2 * 4
+    assert "ld.global" not in compiled.ptx  # neither a bias nor the residual by a thread
+
+
+def test_what_tune_compares_beside_the_tilings():
+    names = [one.name for one in finishes_to_try("gelu_tanh")]
+    assert len(set(names)) == len(names) == 7
+    assert set(finishes_to_try("silu")) == {one for one in FINISHES if not one.by_power}
+    for op, case in ((GELU, (4096, 1024, 3072)), (HALF, (4096, 1024, 3072, 2))):
+        tried = op.forward.candidates(Case(case, torch.bfloat16))
+        assert "Hopper, late, apart" in tried
+        given = made(op, (33, 70, 17, *case[3:]))
+        exact = op.reference(**{name: one.double() for name, one in given.items()})
+        assert off(tried["Hopper, late"](**given), exact) <= 2 * rounding(torch.bfloat16)
+
+
 def test_bytes_of_the_kernel_written_for_hopper_by_hand():
     told = Followed((200, 64, 520), 2, biased=True).by_hopper()
     # 2 rows of 3 tiles: x three times, the weight twice, the bias by two groups of each row.
     assert told.requested == 2 * (3 * 200 * 64 + 2 * 520 * 64 + 4 * 520 + 200 * 520)
+    # A residual is read once, by whoever has the tile.
+    added = Followed((200, 64, 520), 2, biased=True, residual=True).by_hopper()
+    assert added.requested == told.requested + 2 * 200 * 520
+    assert added.unique == told.unique + 2 * 200 * 520
     # With a gate tiles are half as wide: 5 of them.
     told = Followed((200, 64, 520), 2, gated=True).by_hopper()
     assert told.requested == 2 * (5 * 200 * 64 + 2 * 2 * 520 * 64 + 200 * 520)

@@ -297,13 +297,39 @@ def test_tensors_of_inference_mode_are_folded_each_time():
 def test_nothing_is_folded_for_a_gradient_or_on_a_cpu():
     given = make((8, 32, 24), torch.bfloat16)
     leaves = {name: nn.Parameter(value) for name, value in given.items()}
-    for variant in ("one_kernel", "one_kernel_folded", "one_kernel_folding"):
+    for variant in ("one_kernel", "one_kernel_folded"):
         with pytest.raises(RuntimeError, match="layernorm_linear has no backward pass"):
             LN.variant(variant).fn(**leaves)
     assert not ways.folds(*leaves.values())
     with torch.no_grad():
         assert not ways.folds(*leaves.values())
         assert torch.equal(layernorm_linear(**leaves), LN.variant("two_kernels").fn(**given))
+
+
+@EVERY
+def test_a_training_step_may_fold_at_the_call_and_keeps_x_alone(op, monkeypatch):
+    given = make((16, 32, 24), torch.bfloat16, op=op)
+    leaves = {name: nn.Parameter(value) for name, value in given.items()}
+    with interpreting() as seen:
+        y = op.variant("one_kernel_folding").fn(**leaves)
+    assert [launch.name for launch in seen] == ["fold_rows", "folded_tile"]
+    assert {one.data_ptr() for one in y.grad_fn.saved_tensors if one is not None} <= {
+        one.data_ptr() for one in leaves.values()
+    }
+    # The rule: Hopper, enough rows for each column, and somebody who asks for a gradient.
+    x, *parameters = (
+        torch.empty(sizes, dtype=torch.bfloat16, requires_grad=True)
+        for sizes in ((9000, 256), (256,), (256,), (1024, 256), (1024,))
+    )
+    monkeypatch.setattr(operators, "SHORT_WHERE", "is_cpu")
+    assert not ways.trains_folded(x, *parameters)  # as the record has it
+    monkeypatch.setitem(ways.FOLDS_FROM, (9, 0), 8.0)
+    assert ways.trains_folded(x, *parameters) == (no_gluon() is None)
+    assert not ways.trains_folded(x[:8000], *parameters)
+    with torch.no_grad():
+        assert not ways.trains_folded(x, *parameters)
+    with assume_capability(80):
+        assert not ways.trains_folded(x, *parameters)
 
 
 @EVERY

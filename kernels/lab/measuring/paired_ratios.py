@@ -17,7 +17,10 @@ from typing import Any
 
 from kernels.lab.measuring.timing import quantile
 
-BASELINES = ("copy", "eager", "torch", "compile", "compile_max_autotune", "liger", "helion")
+BASELINES = (
+    *("copy", "eager", "torch", "compile", "compile_max_autotune", "liger", "helion"),
+    "product_alone",
+)
 CONFIDENCE = 0.95
 SUPPORTED, NOT_SUPPORTED, RERUN = "supported", "not supported", "rerun: noise"
 

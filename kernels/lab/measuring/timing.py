@@ -225,11 +225,13 @@ def make_and_capture(makers: Sequence[Callable[[], Callable[[], object]]], pool:
     """Make a call with each maker and capture the calls in order into one CUDA graph.
 
     Calls are made on the stream that captures them, since a backward runs on the stream of its
-    forward, and the first runs once there before the capture.
+    forward. Each runs once there before the capture: what it makes once and keeps, as weights that
+    are folded or quantised for all calls, is no part of the graph.
     """
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         calls = tuple(make() for make in makers)
-        calls[0]()
+        for call in calls:
+            call()
     return Captured(capture(calls, pool, stream), calls)

@@ -18,6 +18,7 @@ SHAPES: tuple[Shape, ...] = (
     (8192, 4096, 12288),
     (4096, 4096, 4096),
 )
+FIRST = cases(SHAPES[:1], "bf16")
 BEYOND: tuple[Shape, ...] = ((16, 4096, 4096), (1000, 1001, 1003), (300, 1000, 520))
 # Tiles that divide, ragged ones, rows off multiples of 16 bytes, sizes of 1, no rows.
 SMALL: tuple[Shape, ...] = (
@@ -29,7 +30,6 @@ SMALL: tuple[Shape, ...] = (
     (130, 8, 1),
     (0, 16, 8),
 )
-MAX_AUTOTUNED = cases([(4096, 1024, 3072), (4096, 4096, 4096)], "bf16")
 
 
 class Random:

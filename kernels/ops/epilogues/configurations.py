@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
+from typing import NamedTuple
 
 from kernels.launch import for_card
 from kernels.ops.products.configurations import (
@@ -85,6 +86,51 @@ WAYS: dict[tuple[int, int], Ways] = {
     (10, 0): BY_TORCH,
 }
 
+
+class Finish(NamedTuple):
+    """How the kernel written for Hopper finishes a tile (`hopper_kernels` says what each does).
+
+    late: activated chunk by chunk, beside the next tile's products, of sums rounded to 16 bits.
+    apart: its two groups two steps apart, so that one multiplies while the other finishes.
+    by_power: GELU's tanh form by one special function and a polynomial.
+    """
+
+    late: bool = False
+    apart: bool = False
+    by_power: bool = False
+
+    @property
+    def name(self) -> str:
+        """The way as `tune` tells it."""
+        told = [one.replace("_", " ") for one in self._fields if getattr(self, one)]
+        return "Hopper, " + (", ".join(told) or "at once")
+
+
+AT_ONCE = Finish()
+# By activation. AT_ONCE alone is timed yet (`WAYS`): `python -m kernels.lab tune` compares
+# FINISHES for `linear_bias_gelu` and `linear_swiglu`.
+HOPPER_FINISH: dict[str | None, Finish] = {}
+FINISHES: tuple[Finish, ...] = (
+    AT_ONCE,
+    Finish(apart=True),
+    Finish(late=True),
+    Finish(late=True, apart=True),
+    Finish(by_power=True),
+    Finish(apart=True, by_power=True),
+    Finish(late=True, by_power=True),
+)
+
+
+def hopper_finish(activation: str | None) -> Finish:
+    """Return how that kernel finishes its tiles where the activation follows; None is none."""
+    return HOPPER_FINISH.get(activation, AT_ONCE)
+
+
+def finishes_to_try(activation: str) -> list[Finish]:
+    """The ways to finish that differ for the activation, in the order that `tune` tells them."""
+    return [one for one in FINISHES if activation == "gelu_tanh" or not one.by_power]
+
+
 HOPPER_PIECE = 64  # rows and columns of what leaves at a time
 
 
@@ -98,7 +144,7 @@ def suits_hopper(
     itemsize: int,
     aligned: bool,
     gated: bool,
-    more: bool,
+    keeps: bool,
     heads: tuple[int, int, int, int] | None,
     capability: tuple[int, int],
     sms: int,
@@ -106,12 +152,12 @@ def suits_hopper(
     """Whether that kernel takes a product with an epilogue, of `sizes` (m, k, n).
 
     It runs on capability 9.0, in 16 bits, where the copy engine takes all matrices, where tiles
-    fill at least half the SMs, and where y alone leaves and nothing but a bias comes in (`more`).
+    fill at least half the SMs, and where y alone leaves: nothing that a backward needs (`keeps`).
     Of heads it asks that 64 divides their positions and their size.
     """
     m, _, n = sizes
     down, across = hopper_tiles(m, n, gated)
-    able = capability == (9, 0) and itemsize == 2 and aligned and not more
+    able = capability == (9, 0) and itemsize == 2 and aligned and not keeps
     if heads is not None:
         able = able and heads[0] % HOPPER_PIECE == 0 and heads[3] % HOPPER_PIECE == 0
     return able and 2 * down * across >= sms

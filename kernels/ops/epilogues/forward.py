@@ -7,6 +7,7 @@ import torch
 from kernels.launch import capability, multiprocessors
 from kernels.launch.gluon import may_take_gluon
 from kernels.ops.epilogues.configurations import (
+    Finish,
     epilogue_tiling,
     simple_tiling,
     suits_hopper,
@@ -20,24 +21,31 @@ from kernels.ops.shared.operators import device_guard
 Tensor = torch.Tensor
 
 
-def launch(given: Given, tiling: Tiling | None = None, *, hopper: bool = False) -> None:
+def launch(
+    given: Given,
+    tiling: Tiling | None = None,
+    *,
+    hopper: bool = False,
+    finish: Finish | None = None,
+) -> None:
     """Write y, and what is kept, in one launch; the tiling is the card's if None.
 
-    With `hopper` the kernel written for Hopper computes it where it can (`suits_hopper`).
+    With `hopper` the kernel written for Hopper computes it where it can (`suits_hopper`), and
+    finishes its tiles as `finish` says, or as its table does if None.
     """
     if given.y.numel() == 0:
         return
     x, card = given.x, capability(given.x.device)
-    more = given.kept is not None or given.residual is not None
-    rule = given.sizes, x.element_size(), given.aligned, given.gated, more
+    keeps = given.kept is not None
+    rule = given.sizes, x.element_size(), given.aligned, given.gated
     where = given.heads, card, multiprocessors(x.device)
-    if hopper and may_take_gluon(x) and suits_hopper(*rule, *where):
+    if hopper and may_take_gluon(x) and suits_hopper(*rule, keeps, *where):
         from kernels.ops.epilogues import hopper as by_hand  # which imports Gluon
 
-        by_hand.launch(given)
+        by_hand.launch(given, finish=finish)
         return
     if tiling is None:
-        tiling = epilogue_tiling(*rule, card)
+        tiling = epilogue_tiling(*rule, keeps or given.residual is not None, card)
     with device_guard(x):
         if tiling.persistent:
             _persistent(given, tiling)

@@ -15,6 +15,7 @@ import torch
 from kernels.launch.gluon import needs_hopper
 from kernels.ops.chains import geglu
 from kernels.ops.chains.gated import GELU_TANH
+from kernels.ops.epilogues import mlp_common
 from kernels.ops.epilogues.gate_operators import check_mlp, launched_mlp, mlp_composed
 from kernels.ops.epilogues.mlp_common import (
     hopper_moves,
@@ -28,7 +29,7 @@ from kernels.ops.epilogues.operators import gelu_form, ways
 from kernels.ops.epilogues.peers import compiled_geglu_mlp, torch_geglu_mlp
 from kernels.ops.products.configurations import BY_TORCH, EVERYWHERE, HOPPER, TORCH, Ways
 from kernels.ops.shared.available import needs_gpu
-from kernels.registry import Variant, named
+from kernels.registry import Variant, cases, named
 
 Tensor = torch.Tensor
 
@@ -79,7 +80,7 @@ OP = registered(
     NAME,
     reference,
     named(
-        Variant("eager", eager, _BOTH, counted="aten"),
+        Variant("eager", eager, _BOTH, counted="aten", cases=cases(mlp_common.SHAPES[:1], "bf16")),
         Variant("torch", torch_geglu_mlp, _BOTH, counted="aten"),
         Variant("compile", compiled_geglu_mlp, _BOTH, unavailable=needs_gpu),
         Variant("fused_simple", fused_simple, counted="triton", moves=simple_moves),
@@ -94,4 +95,5 @@ OP = registered(
         ),
     ),
     flops=(10, 19),
+    measured=mlp_common.SHAPES[:1],
 )

@@ -1,15 +1,21 @@
 """A product with an epilogue written by hand for Hopper, in Gluon, Triton's lower level.
 
 It is `products/hopper_kernels.py`'s kernel, warps, stages and tiles, but for what a group does with
-its finished sums before it packs them in 16 bits: bias and GELU, a gate, or the layout of heads.
-The plain product stays a kernel of its own, so that nothing here changes its binary.
+its finished sums before it packs them in 16 bits: bias and GELU, a gate, a residual, or the layout
+of heads. The plain product stays a kernel of its own, so that nothing here changes its binary.
 
 - A gate's stage has 128 rows of `gate` over 128 of `up`, by two copies: the sums of a tile are
   those of both products, left and right, and the weights lie in memory as they always do.
 - A finished tile is packed and sent off beside the next tile's first products, as there. What is
   done to it before, GELU above all, is hidden by no product of its group, and by the other group's
-  only as far as that is behind. So it is told in few instructions: GELU takes one for 2^x and one
-  for 1 / x, or in the form with the error function 2^p(|x|), p a polynomial of degree 6.
+  only as far as that is behind. So it is told in few instructions (`hopper_activations`).
+- LATE hides it: the sums are packed with their bias alone, and a chunk is activated when it leaves,
+  beside products of its own group. What is activated is rounded to 16 bits first, as it is where
+  GELU is a launch of its own.
+- APART keeps the second group two steps behind the first, so that one finishes its tile while the
+  other multiplies. Both need the same stages, so that two steps are about as far as they can be.
+- A residual comes by the copy engine into the group's two buffers, which are idle once the tile
+  before has left: two chunks, which go to registers half way along K, and then the other two.
 """
 
 from __future__ import annotations
@@ -23,8 +29,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from kernels.ops.chains.activations import CUBIC, LINEAR, LOG2E
-from kernels.ops.epilogues.epilogue_kernels import FARTHEST, P0, P1, P2, P3, P4, P5, P6
+from kernels.ops.epilogues.hopper_activations import activated
 from kernels.ops.products.hopper_kernels import (
     CHUNK,
     FIRST_STEPS,
@@ -40,47 +45,13 @@ from kernels.ops.products.hopper_kernels import (
     produce,
 )
 from kernels.ops.products.hopper_parts import QUARTER, SUMS, allocated, quarters
-from kernels.ops.shared.gluon import meet
+from kernels.ops.shared.gluon import FREE_BARRIER, meet, named_barrier
 
 HALF_COLS = ttgl.constexpr(TILE_COLS.value // 2)  # of y in a tile with a gate
 SIZES = [
     *("n_rows", "n_col_eights", "k_steps", "tiles_down", "tiles_across"),
     *("positions", "n_heads", "n_batches", "n_parts"),
 ]
-
-
-@gluon.jit
-def one_over(x):
-    # 1 / x by one instruction, to 2⁻²³; of infinity it is 0.
-    asm: ttgl.constexpr = "rcp.approx.ftz.f32 $0, $1;"
-    return ttgl.inline_asm_elementwise(asm, "=f,f", [x], dtype=ttgl.float32, is_pure=True, pack=1)
-
-
-@gluon.jit
-def gelu_tanh(h):
-    # As `activations.gelu`: h · σ(2u).
-    return h * one_over(1.0 + ttgl.exp2(h * (h * h * CUBIC + LINEAR)))
-
-
-@gluon.jit
-def gelu_erf(h):
-    # As `epilogue_kernels.gelu_erf_by_power`: max(h, 0) − a · 2^p(a) with a = |h|.
-    a = ttgl.minimum(ttgl.abs(h), FARTHEST)
-    p = ((a * P6 + P5) * a + P4) * a + P3
-    p = ((p * a + P2) * a + P1) * a + P0
-    return ttgl.maximum(h, 0.0) - a * ttgl.exp2(p)
-
-
-@gluon.jit
-def activated(h, ACTIVATION: ttgl.constexpr):
-    if ACTIVATION == "silu":
-        return h * one_over(1.0 + ttgl.exp2(h * -LOG2E))
-    elif ACTIVATION == "gelu_tanh":
-        return gelu_tanh(h)
-    elif ACTIVATION == "gelu_erf":
-        return gelu_erf(h)
-    else:
-        return h
 
 
 @gluon.jit
@@ -158,15 +129,66 @@ def send(
 
 
 @gluon.jit
+def leaving(
+    held,
+    beside,
+    dtype: ttgl.constexpr,
+    ACTIVATION: ttgl.constexpr,
+    GATED: ttgl.constexpr,
+    LATE: ttgl.constexpr,
+):
+    # What leaves of a chunk that is held: itself, or with LATE what it is activated to.
+    if LATE:
+        y = activated(held.to(ttgl.float32), ACTIVATION)
+        if GATED:
+            y *= beside.to(ttgl.float32)
+        return y.to(dtype)
+    else:
+        return held
+
+
+@gluon.jit
+def ask_residual(
+    residual_desc, buffers, arrived, row, col, C: ttgl.constexpr, WHICH: ttgl.constexpr
+):  # fmt: skip
+    # Chunks C and C + 1 of the residual's tile into this group's buffers.
+    filled = arrived.index(WHICH)
+    mbarrier.expect(filled, 2 * GROUP_ROWS * CHUNK * 2)
+    first, second = buffers.index(2 * WHICH), buffers.index(2 * WHICH + 1)
+    tma.async_copy_global_to_shared(residual_desc, [row, col + C * CHUNK], filled, first)
+    tma.async_copy_global_to_shared(residual_desc, [row, col + (C + 1) * CHUNK], filled, second)
+
+
+@gluon.jit
+def take_residual(buffers, arrived, PARITY: ttgl.constexpr, WHICH: ttgl.constexpr):
+    # The two chunks that were asked for. A tile asks twice: its barrier's bit is 0, then 1.
+    mbarrier.wait(arrived.index(WHICH), PARITY)
+    return buffers.index(2 * WHICH).load(QUARTER), buffers.index(2 * WHICH + 1).load(QUARTER)
+
+
+@gluon.jit
+def multiply_on(acc, step, first, last, x_stages, w_stages, full, empty, WHICH: ttgl.constexpr):
+    # Steps along K from the first to the last, each given back when the next has begun.
+    for _ in range(first, last):
+        acc = multiply(acc, step, x_stages, w_stages, full, WHICH, False)
+        acc = warpgroup_mma_wait(1, deps=[acc])
+        give_back(step, empty)
+        step += 1
+    return acc, step
+
+
+@gluon.jit
 def consume(
     WHICH: ttgl.constexpr,
     y_desc,
+    residual_desc,
     bias_ptr,
     x_stages,
     w_stages,
     buffers,
     full,
     empty,
+    arrived,
     n_rows,
     n_cols,
     k_steps,
@@ -181,6 +203,9 @@ def consume(
     ACTIVATION: ttgl.constexpr,
     GATED: ttgl.constexpr,
     HEAD_SIZE: ttgl.constexpr,
+    HAS_RESIDUAL: ttgl.constexpr,
+    LATE: ttgl.constexpr,
+    APART: ttgl.constexpr,
 ):
     dtype: ttgl.constexpr = y_desc.dtype
     packed0 = ttgl.zeros([GROUP_ROWS, CHUNK], dtype, layout=QUARTER)
@@ -193,31 +218,47 @@ def consume(
     for tile in range(ttgl.program_id(0), n_tiles, ttgl.num_programs(0)):
         down, across = place_of(tile, tiles_down, tiles_across, GROUP)
         acc = ttgl.zeros([GROUP_ROWS, TILE_COLS], ttgl.float32, layout=SUMS)
+        if APART and WHICH == 1:  # until the other group has begun two steps of this tile
+            named_barrier("sync", FREE_BARRIER, 256)
         for c in ttgl.static_range(FIRST_STEPS):
             acc = multiply(acc, step, x_stages, w_stages, full, WHICH, c == 0)
             if c == 0:
-                send(packed0, 0, WHICH, y_desc, buffers, row, col, n_rows, positions, n_heads,
+                chunk = leaving(packed0, packed2, dtype, ACTIVATION, GATED, LATE)
+                send(chunk, 0, WHICH, y_desc, buffers, row, col, n_rows, positions, n_heads,
                      n_batches, n_parts, HEAD_SIZE)  # fmt: skip
             if c == 1:
-                send(packed1, 1, WHICH, y_desc, buffers, row, col, n_rows, positions, n_heads,
+                chunk = leaving(packed1, packed3, dtype, ACTIVATION, GATED, LATE)
+                send(chunk, 1, WHICH, y_desc, buffers, row, col, n_rows, positions, n_heads,
                      n_batches, n_parts, HEAD_SIZE)  # fmt: skip
             if c == 2 and not GATED:
-                send(packed2, 2, WHICH, y_desc, buffers, row, col, n_rows, positions, n_heads,
+                chunk = leaving(packed2, packed2, dtype, ACTIVATION, GATED, LATE)
+                send(chunk, 2, WHICH, y_desc, buffers, row, col, n_rows, positions, n_heads,
                      n_batches, n_parts, HEAD_SIZE)  # fmt: skip
             if c == 3 and not GATED:
-                send(packed3, 3, WHICH, y_desc, buffers, row, col, n_rows, positions, n_heads,
+                chunk = leaving(packed3, packed3, dtype, ACTIVATION, GATED, LATE)
+                send(chunk, 3, WHICH, y_desc, buffers, row, col, n_rows, positions, n_heads,
                      n_batches, n_parts, HEAD_SIZE)  # fmt: skip
             acc = warpgroup_mma_wait(1, deps=[acc])
             if c > 0:
                 give_back(step, empty)
-            step += 1
-        for _ in range(FIRST_STEPS, k_steps):
-            acc = multiply(acc, step, x_stages, w_stages, full, WHICH, False)
-            acc = warpgroup_mma_wait(1, deps=[acc])
-            give_back(step, empty)
+            if APART and WHICH == 0 and c == 1:
+                named_barrier("arrive", FREE_BARRIER, 256)
             step += 1
         row = down * TILE_ROWS + WHICH * GROUP_ROWS
         col = across * (HALF_COLS if GATED else TILE_COLS)
+        half = FIRST_STEPS
+        if HAS_RESIDUAL:
+            tma.store_wait(0)  # the tile before has left both buffers
+            meet()
+            ask_residual(residual_desc, buffers, arrived, row, col, 0, WHICH)
+            half = (FIRST_STEPS + k_steps) // 2
+            acc, step = multiply_on(
+                acc, step, FIRST_STEPS, half, x_stages, w_stages, full, empty, WHICH
+            )
+            residual0, residual1 = take_residual(buffers, arrived, 0, WHICH)
+            meet()  # all have read
+            ask_residual(residual_desc, buffers, arrived, row, col, 2, WHICH)
+        acc, step = multiply_on(acc, step, half, k_steps, x_stages, w_stages, full, empty, WHICH)
         if HAS_BIAS:  # asked for while the last products run
             bias0 = bias_of(bias_ptr, col, n_cols, 0, QUARTER)
             bias1 = bias_of(bias_ptr, col, n_cols, 1, QUARTER)
@@ -236,7 +277,18 @@ def consume(
             y1 += 0.0
             y2 += 0.0
             y3 += 0.0
-        if GATED:
+        if HAS_RESIDUAL:
+            residual2, residual3 = take_residual(buffers, arrived, 1, WHICH)
+            y0 += residual0.to(ttgl.float32)
+            y1 += residual1.to(ttgl.float32)
+            y2 += residual2.to(ttgl.float32)
+            y3 += residual3.to(ttgl.float32)
+        if LATE:
+            packed0 = y0.to(dtype)
+            packed1 = y1.to(dtype)
+            packed2 = y2.to(dtype)
+            packed3 = y3.to(dtype)
+        elif GATED:
             packed0 = (activated(y0, ACTIVATION) * y2).to(dtype)
             packed1 = (activated(y1, ACTIVATION) * y3).to(dtype)
         else:
@@ -244,15 +296,19 @@ def consume(
             packed1 = activated(y1, ACTIVATION).to(dtype)
             packed2 = activated(y2, ACTIVATION).to(dtype)
             packed3 = activated(y3, ACTIVATION).to(dtype)
-    send(packed0, 0, WHICH, y_desc, buffers, row, col, n_rows, positions, n_heads, n_batches,
-         n_parts, HEAD_SIZE)  # fmt: skip
-    send(packed1, 1, WHICH, y_desc, buffers, row, col, n_rows, positions, n_heads, n_batches,
-         n_parts, HEAD_SIZE)  # fmt: skip
+    chunk = leaving(packed0, packed2, dtype, ACTIVATION, GATED, LATE)
+    send(chunk, 0, WHICH, y_desc, buffers, row, col, n_rows, positions, n_heads,
+         n_batches, n_parts, HEAD_SIZE)  # fmt: skip
+    chunk = leaving(packed1, packed3, dtype, ACTIVATION, GATED, LATE)
+    send(chunk, 1, WHICH, y_desc, buffers, row, col, n_rows, positions, n_heads,
+         n_batches, n_parts, HEAD_SIZE)  # fmt: skip
     if not GATED:
-        send(packed2, 2, WHICH, y_desc, buffers, row, col, n_rows, positions, n_heads, n_batches,
-             n_parts, HEAD_SIZE)  # fmt: skip
-        send(packed3, 3, WHICH, y_desc, buffers, row, col, n_rows, positions, n_heads, n_batches,
-             n_parts, HEAD_SIZE)  # fmt: skip
+        chunk = leaving(packed2, packed2, dtype, ACTIVATION, GATED, LATE)
+        send(chunk, 2, WHICH, y_desc, buffers, row, col, n_rows, positions, n_heads,
+             n_batches, n_parts, HEAD_SIZE)  # fmt: skip
+        chunk = leaving(packed3, packed3, dtype, ACTIVATION, GATED, LATE)
+        send(chunk, 3, WHICH, y_desc, buffers, row, col, n_rows, positions, n_heads,
+             n_batches, n_parts, HEAD_SIZE)  # fmt: skip
     tma.store_wait(0)
 
 
@@ -263,6 +319,7 @@ def hopper_epilogue(
     w_desc,
     up_desc,
     y_desc,
+    residual_desc,
     bias_ptr,
     n_rows,
     n_col_eights,
@@ -278,21 +335,32 @@ def hopper_epilogue(
     ACTIVATION: ttgl.constexpr,
     GATED: ttgl.constexpr,
     HEAD_SIZE: ttgl.constexpr,
+    HAS_RESIDUAL: ttgl.constexpr,
+    LATE: ttgl.constexpr,
+    APART: ttgl.constexpr,
 ):
     # A program an SM, which takes every so many-th tile; see `products.hopper_kernels`.
     n_cols = n_col_eights * 8
     x_stages, w_stages, buffers, full, empty = allocated(x_desc, w_desc, y_desc)
+    arrived = full
+    if HAS_RESIDUAL:
+        arrived = ttgl.allocate_shared_memory(ttgl.int64, [2, 1], mbarrier.MBarrierLayout())
+        for which in ttgl.static_range(2):
+            mbarrier.init(arrived.index(which), count=1)
+        fence_async_shared()
     if GATED:
         ttgl.warp_specialize(
             [
-                (consume, (0, y_desc, bias_ptr, x_stages, w_stages, buffers, full,
-                           empty, n_rows, n_cols, k_steps, tiles_down, tiles_across,
-                           positions, n_heads, n_batches, n_parts, GROUP, HAS_BIAS,
-                           ACTIVATION, GATED, HEAD_SIZE)),
-                (consume, (1, y_desc, bias_ptr, x_stages, w_stages, buffers, full,
-                           empty, n_rows, n_cols, k_steps, tiles_down, tiles_across,
-                           positions, n_heads, n_batches, n_parts, GROUP, HAS_BIAS,
-                           ACTIVATION, GATED, HEAD_SIZE)),
+                (consume, (0, y_desc, residual_desc, bias_ptr, x_stages, w_stages, buffers,
+                           full, empty, arrived, n_rows, n_cols, k_steps, tiles_down,
+                           tiles_across, positions, n_heads, n_batches, n_parts, GROUP,
+                           HAS_BIAS, ACTIVATION, GATED, HEAD_SIZE, HAS_RESIDUAL, LATE,
+                           APART)),
+                (consume, (1, y_desc, residual_desc, bias_ptr, x_stages, w_stages, buffers,
+                           full, empty, arrived, n_rows, n_cols, k_steps, tiles_down,
+                           tiles_across, positions, n_heads, n_batches, n_parts, GROUP,
+                           HAS_BIAS, ACTIVATION, GATED, HEAD_SIZE, HAS_RESIDUAL, LATE,
+                           APART)),
                 (produce_two, (x_desc, w_desc, up_desc, x_stages, w_stages, full, empty,
                                k_steps, tiles_down, tiles_across, GROUP)),
             ],
@@ -302,14 +370,16 @@ def hopper_epilogue(
     else:
         ttgl.warp_specialize(
             [
-                (consume, (0, y_desc, bias_ptr, x_stages, w_stages, buffers, full,
-                           empty, n_rows, n_cols, k_steps, tiles_down, tiles_across,
-                           positions, n_heads, n_batches, n_parts, GROUP, HAS_BIAS,
-                           ACTIVATION, GATED, HEAD_SIZE)),
-                (consume, (1, y_desc, bias_ptr, x_stages, w_stages, buffers, full,
-                           empty, n_rows, n_cols, k_steps, tiles_down, tiles_across,
-                           positions, n_heads, n_batches, n_parts, GROUP, HAS_BIAS,
-                           ACTIVATION, GATED, HEAD_SIZE)),
+                (consume, (0, y_desc, residual_desc, bias_ptr, x_stages, w_stages, buffers,
+                           full, empty, arrived, n_rows, n_cols, k_steps, tiles_down,
+                           tiles_across, positions, n_heads, n_batches, n_parts, GROUP,
+                           HAS_BIAS, ACTIVATION, GATED, HEAD_SIZE, HAS_RESIDUAL, LATE,
+                           APART)),
+                (consume, (1, y_desc, residual_desc, bias_ptr, x_stages, w_stages, buffers,
+                           full, empty, arrived, n_rows, n_cols, k_steps, tiles_down,
+                           tiles_across, positions, n_heads, n_batches, n_parts, GROUP,
+                           HAS_BIAS, ACTIVATION, GATED, HEAD_SIZE, HAS_RESIDUAL, LATE,
+                           APART)),
                 (produce, (x_desc, w_desc, x_stages, w_stages, full, empty, k_steps,
                            tiles_down, tiles_across, GROUP)),
             ],

@@ -84,22 +84,22 @@ class Followed:
 
     def suits(self, heads: tuple[int, int, int, int] | None = None) -> bool:
         """Whether the kernel written for Hopper takes it, rows side by side."""
-        more = self.keeps or self.residual
-        rule = self._sizes, self.itemsize, self._aligned, self.gated, more, heads
+        rule = self._sizes, self.itemsize, self._aligned, self.gated, self.keeps, heads
         return suits_hopper(*rule, capability(_CPU), multiprocessors(_CPU))
 
     def by_hopper(self) -> Moves:
-        """What that kernel moves: two groups of a program read a tile's bias.
+        """What that kernel moves: two groups of a program read a tile's bias, each its residual.
 
         The copy engine leaves out what lies outside a matrix.
         """
         (m, k, n), size = self._sizes, self.itemsize
         down, across = hopper_tiles(m, n, self.gated)
         weights, bias = (1 + self.gated) * n * k, n * self.biased
+        whole = (1 + self.residual) * m * n
         return Moves(
             launches=1,
-            unique=(m * k + weights + bias + m * n) * size,
-            requested=(m * k * across + weights * down + 2 * bias * down + m * n) * size,
+            unique=(m * k + weights + bias + whole) * size,
+            requested=(m * k * across + weights * down + 2 * bias * down + whole) * size,
         )
 
 

@@ -95,7 +95,7 @@ of_activation = define(
     backward.of_activation,
     lambda dy, kept, activation: like(kept),
     _of_activation_composed,
-    of=["linear_bias_gelu"],
+    of=["linear_bias_gelu", "layernorm_linear_gelu"],
     tensors={"dy": "*N", "kept": "*N"},
     independent="*",
     moves=_of_activation_moves,

@@ -27,7 +27,6 @@ def torch_bias_residual(x: Tensor, weight: Tensor, bias: Tensor | None, residual
 
 
 compiled_bias_residual = compiled_each(torch_bias_residual)
-max_autotuned_bias_residual = max_autotuned_each(torch_bias_residual)
 
 
 def torch_swiglu_half(x: Tensor, weight: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 
 from kernels.ops.epilogues.forward import launch, with_residual
 from kernels.ops.epilogues.moves import Followed, moved, rows_of
-from kernels.ops.products.configurations import TORCH, Ways
+from kernels.ops.products.configurations import HOPPER, TORCH, Ways
 from kernels.ops.products.operators import check as check_product
 from kernels.ops.products.operators import composed as product
 from kernels.ops.products.operators import gradients
@@ -57,7 +57,7 @@ def _launch(
     if forward_by == TORCH:
         return composed(x, weight, bias, residual)
     given, y = with_residual(x, weight, bias, residual)
-    launch(given)
+    launch(given, hopper=forward_by == HOPPER)
     return y
 
 

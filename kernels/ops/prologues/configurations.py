@@ -7,11 +7,13 @@ older card.
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import replace
 
 import triton
 
 from kernels.launch import for_card
+from kernels.ops.epilogues.configurations import AT_ONCE, FINISHES, Finish
 from kernels.ops.products.configurations import (
     FEW,
     FEW_ROWS,
@@ -78,6 +80,23 @@ def statistics_apart(capability: tuple[int, int]) -> bool:
     return capability[0] == 9
 
 
+# How the operator that trains may go forward too, beside what `products.configurations` names:
+# folded at each call, in Triton or by the kernel written for Hopper.
+FOLDING, FOLDING_HOPPER = "folding", "folding_hopper"
+# From how many rows of x for a column of y a training step folds, where the kernel written for
+# Hopper stands. Folding costs N·K elements, read twice and written; it saves M·K, written and read.
+# H100, bf16, µs, what folding costs and what one kernel saves of two: 7.6 and 4.5
+# (4096×1024×3072), 9 and 7 (16384×1024×3072), 83 and 6 (8192×4096×12288), 30 and 13 (4096³): at no
+# shape that was timed does it pay. The rows `train` of the suite `matmul` time both ways.
+FOLDS_FROM: dict[tuple[int, int], float] = {(9, 0): math.inf}
+
+
+def folds_in_training(shape: tuple[int, int, int], capability: tuple[int, int]) -> bool:
+    """Whether a training step of (M, K, N) folds, where the kernel written for Hopper takes it."""
+    m, _, n = shape
+    return m >= FOLDS_FROM.get(capability, math.inf) * n
+
+
 HOPPER_STEP = 64  # elements of K in a step of the kernel written for Hopper
 HOPPER_FIRST_STEPS = 4  # beside which the tile before leaves
 MOST_GROUP = 64  # rows of tiles that go together
@@ -94,6 +113,21 @@ def hopper_group(tiles_down: int) -> int:
 def hopper_programs(tiles: int, group: int, sms: int) -> int:
     """How many programs it has: a multiple of the group, so that each keeps its row of tiles."""
     return min(sms // group * group if group <= sms else sms, tiles)
+
+
+# How that kernel finishes a tile, by the activation behind it. AT_ONCE alone is timed yet:
+# `python -m kernels.lab tune layernorm_linear_gelu`, and `layernorm_linear`, compare the others.
+HOPPER_FINISH: dict[str | None, Finish] = {}
+
+
+def finishes_to_try(activation: str | None) -> list[Finish]:
+    """The ways to finish worth timing where the activation follows."""
+    return [one for one in FINISHES if not one.late and (activation or not one.by_power)]
+
+
+def hopper_finish(activation: str | None) -> Finish:
+    """Return how that kernel finishes its tiles where the activation follows; None is none."""
+    return HOPPER_FINISH.get(activation, AT_ONCE)
 
 
 def suits_hopper(

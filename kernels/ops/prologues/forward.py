@@ -6,6 +6,7 @@ import torch
 
 from kernels.launch import capability, multiprocessors
 from kernels.launch.gluon import may_take_gluon
+from kernels.ops.epilogues.configurations import Finish
 from kernels.ops.norms.forward import forward as norm_forward
 from kernels.ops.products.configurations import HOPPER, Tiling, by_descriptors
 from kernels.ops.products.forward import described, matrix
@@ -51,8 +52,12 @@ def one_kernel(
     eps: float,
     centred: bool,
     tiling: Tiling | None = None,
+    activation: str | None = None,
 ) -> Tensor:
-    """Launch the product whose prologue normalises; arguments as of `two_kernels`."""
+    """Launch the product whose prologue normalises; arguments as of `two_kernels`.
+
+    `activation` is GELU's form behind it, or None.
+    """
     y = _empty(x, weight)
     if y.numel() == 0:
         return y
@@ -78,6 +83,7 @@ def one_kernel(
             weight.stride(0),
             eps,
             CENTRED=centred,
+            ACTIVATION=activation,
             BLOCK_M=tiling.block_m,
             BLOCK_N=tiling.block_n,
             BLOCK_K=tiling.block_k,
@@ -95,11 +101,14 @@ def folded_forward(
     *,
     hopper: bool = False,
     tiling: Tiling | None = None,
+    activation: str | None = None,
+    finish: Finish | None = None,
 ) -> Tensor:
     """Launch the product of x (..., K) with folded weights; return y (..., N).
 
-    With `hopper` the kernel written for Hopper computes it where it can (`suits_hopper`). Nothing
-    is checked here.
+    With `hopper` the kernel written for Hopper computes it where it can (`suits_hopper`), and
+    finishes its tiles as `finish` says, or as its table does if None. `activation` is GELU's form
+    behind it, or None. Nothing is checked here.
     """
     weight, sums, bias = folded
     y = _empty(x, weight)
@@ -112,7 +121,7 @@ def folded_forward(
     if hopper and may_take_gluon(x) and suits_hopper((m, k, n), *rule):
         from kernels.ops.prologues import hopper as by_hand  # which imports Gluon
 
-        by_hand.launch(x, folded, out, eps)
+        by_hand.launch(x, folded, out, eps, activation=activation, finish=finish)
         return y
     if tiling is None:
         tiling = folded_tiling(m, x.element_size(), aligned, card)
@@ -139,6 +148,7 @@ def folded_forward(
                 k,
                 eps,
                 CENTRED=centred,
+                ACTIVATION=activation,
                 **blocks,
                 GROUP=tiling.group,
                 HALVES=tiling.halves,
@@ -158,6 +168,7 @@ def folded_forward(
                 x.stride(0),
                 eps,
                 CENTRED=centred,
+                ACTIVATION=activation,
                 **blocks,
                 GROUP=tiling.group,
                 **warps,
@@ -166,10 +177,17 @@ def folded_forward(
 
 
 def folded_by(
-    x: Tensor, weight: Tensor, sums: Tensor | None, bias: Tensor, eps: float, by: str
+    x: Tensor,
+    weight: Tensor,
+    sums: Tensor | None,
+    bias: Tensor,
+    eps: float,
+    activation: str | None,
+    by: str,
 ) -> Tensor:
     """`folded_forward` as an operator takes it: by the package's Triton, or its own for Hopper."""
-    return folded_forward(x, Folded(weight, sums, bias), eps, hopper=by == HOPPER)
+    folded = Folded(weight, sums, bias)
+    return folded_forward(x, folded, eps, hopper=by == HOPPER, activation=activation)
 
 
 def _empty(x: Tensor, weight: Tensor) -> Tensor:

@@ -11,10 +11,12 @@ from triton.experimental.gluon import language as ttgl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from kernels.launch import multiprocessors
+from kernels.ops.epilogues.configurations import Finish
+from kernels.ops.epilogues.hopper import named_for
 from kernels.ops.products.configurations import hopper_tiles
 from kernels.ops.products.hopper import REGISTERS
 from kernels.ops.products.hopper_kernels import CHUNK, GROUP_ROWS, TILE_COLS, TILE_K
-from kernels.ops.prologues.configurations import hopper_group, hopper_programs
+from kernels.ops.prologues.configurations import hopper_finish, hopper_group, hopper_programs
 from kernels.ops.prologues.folding import Folded
 from kernels.ops.prologues.hopper_kernels import hopper_norm_product
 from kernels.ops.shared.operators import device_guard
@@ -30,12 +32,24 @@ def _described(x: Tensor, rows: ttgl.constexpr, cols: ttgl.constexpr) -> TensorD
     return TensorDescriptor(x, list(x.shape), list(x.stride()), block, layout)
 
 
-def launch(x: Tensor, folded: Folded, y: Tensor, eps: float, group: int | None = None) -> None:
+def launch(
+    x: Tensor,
+    folded: Folded,
+    y: Tensor,
+    eps: float,
+    group: int | None = None,
+    *,
+    activation: str | None = None,
+    finish: Finish | None = None,
+) -> None:
     """Write the norm of x, multiplied, into y; x (M, K), folded weights (N, K), y (M, N).
 
     All are as `suits_hopper` asks, in fp16 or bf16. `group` rows of tiles go together; the shape's
-    own if None.
+    own if None. `activation` is GELU's form behind it, or None; a tile is finished as `finish`
+    says, which may not be late, or as the table has it for the activation if None.
     """
+    finish = finish or hopper_finish(activation)
+    assert not finish.late
     weight, sums, bias = folded
     (m, k), n = x.shape, len(weight)
     down, across = hopper_tiles(m, n)
@@ -55,6 +69,8 @@ def launch(x: Tensor, folded: Folded, y: Tensor, eps: float, group: int | None =
             eps,
             GROUP=group,
             CENTRED=sums is not None,
+            ACTIVATION=named_for(activation, finish),
+            APART=finish.apart,
             num_warps=4,
             maxnreg=REGISTERS,
         )

@@ -14,6 +14,10 @@ things more: what loads, how tiles are placed and how a result leaves are that k
 - *What is added* (sums and bias of 256 columns, in fp32) is loaded when a tile begins, and waits in
   the buffer by which the tile before has left: loaded late it would be waited for, and held in
   registers it would spill.
+
+With ACTIVATION GELU is taken of y at once, and the groups go APART or not, as in
+`epilogues.hopper_kernels`. To activate a chunk late, beside products, would take registers that
+hold the statistics: it spills.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as ttgl
 from triton.experimental.gluon.language.nvidia.hopper import tma, warpgroup_mma_wait
 
+from kernels.ops.epilogues.hopper_activations import activated
 from kernels.ops.products.hopper_kernels import (
     CHUNK,
     FIRST_STEPS,
@@ -37,7 +42,7 @@ from kernels.ops.products.hopper_kernels import (
     send,
 )
 from kernels.ops.products.hopper_parts import QUARTER, SUMS, allocated, quarters
-from kernels.ops.shared.gluon import meet
+from kernels.ops.shared.gluon import FREE_BARRIER, meet, named_barrier
 
 SIZES = ["n_rows", "k_steps", "tiles_down", "tiles_across"]
 
@@ -79,6 +84,8 @@ def tile_sums(
     WHICH: ttgl.constexpr,
     CENTRED: ttgl.constexpr,
     GATHER: ttgl.constexpr,
+    ACTIVATION: ttgl.constexpr,
+    APART: ttgl.constexpr,
 ):
     # One tile's product, the tile before leaving beside it. With GATHER also the
     # statistics of its rows: inv_std, and off = -mean.
@@ -94,6 +101,8 @@ def tile_sums(
     cols = across * TILE_COLS + ttgl.arange(0, TILE_COLS, layout=across_cols)
     acc = ttgl.zeros([GROUP_ROWS, TILE_COLS], ttgl.float32, layout=SUMS)
     shift = ttgl.zeros([GROUP_ROWS], ttgl.float32, layout=ttgl.SliceLayout(1, by_rows))
+    if APART and WHICH == 1:  # until the other group has begun two steps of this tile
+        named_barrier("sync", FREE_BARRIER, 256)
     for c in ttgl.static_range(FIRST_STEPS):
         acc = multiply(acc, step, x_stages, w_stages, full, WHICH, c == 0)
         if GATHER and CENTRED and c == 0:
@@ -110,6 +119,8 @@ def tile_sums(
         acc = warpgroup_mma_wait(1, deps=[acc])
         if c > 0:
             give_back(step, empty)
+        if APART and WHICH == 0 and c == 1:
+            named_barrier("arrive", FREE_BARRIER, 256)
         if c == 1:  # asked for when half of the tile before has left its registers
             bias = ttgl.load(bias_ptr + cols)  # padded to whole tiles: no mask
             if CENTRED:
@@ -189,6 +200,8 @@ def consume(
     eps,
     GROUP: ttgl.constexpr,
     CENTRED: ttgl.constexpr,
+    ACTIVATION: ttgl.constexpr,
+    APART: ttgl.constexpr,
 ):
     dtype: ttgl.constexpr = y_desc.dtype
     packed0 = ttgl.zeros([GROUP_ROWS, CHUNK], dtype, layout=QUARTER)
@@ -210,23 +223,27 @@ def consume(
             acc, step, inv_std, off = tile_sums(
                 packed0, packed1, packed2, packed3, row, col, inv_std, off, step, added, across,
                 sums_ptr, bias_ptr, y_desc, x_stages, w_stages, buffers, full, empty, k_steps,
-                inv_k, eps, WHICH, CENTRED, False,
+                inv_k, eps, WHICH, CENTRED, False, ACTIVATION, APART,
             )  # fmt: skip
         else:
             acc, step, inv_std, off = tile_sums(
                 packed0, packed1, packed2, packed3, row, col, inv_std, off, step, added, across,
                 sums_ptr, bias_ptr, y_desc, x_stages, w_stages, buffers, full, empty, k_steps,
-                inv_k, eps, WHICH, CENTRED, True,
+                inv_k, eps, WHICH, CENTRED, True, ACTIVATION, APART,
             )  # fmt: skip
         known = down
         row = down * TILE_ROWS + WHICH * GROUP_ROWS
         col = across * TILE_COLS
         give_back(step, empty)
         y0, y1, y2, y3 = quarters(acc)
-        packed0 = corrected(y0, inv_std, off, added, 0, CENTRED, QUARTER).to(dtype)
-        packed1 = corrected(y1, inv_std, off, added, 1, CENTRED, QUARTER).to(dtype)
-        packed2 = corrected(y2, inv_std, off, added, 2, CENTRED, QUARTER).to(dtype)
-        packed3 = corrected(y3, inv_std, off, added, 3, CENTRED, QUARTER).to(dtype)
+        y0 = corrected(y0, inv_std, off, added, 0, CENTRED, QUARTER)
+        packed0 = activated(y0, ACTIVATION).to(dtype)
+        y1 = corrected(y1, inv_std, off, added, 1, CENTRED, QUARTER)
+        packed1 = activated(y1, ACTIVATION).to(dtype)
+        y2 = corrected(y2, inv_std, off, added, 2, CENTRED, QUARTER)
+        packed2 = activated(y2, ACTIVATION).to(dtype)
+        y3 = corrected(y3, inv_std, off, added, 3, CENTRED, QUARTER)
+        packed3 = activated(y3, ACTIVATION).to(dtype)
     send(packed0, 0, WHICH, y_desc, buffers, row, col)
     send(packed1, 1, WHICH, y_desc, buffers, row, col)
     send(packed2, 2, WHICH, y_desc, buffers, row, col)
@@ -249,6 +266,8 @@ def hopper_norm_product(
     eps,
     GROUP: ttgl.constexpr,
     CENTRED: ttgl.constexpr,
+    ACTIVATION: ttgl.constexpr,
+    APART: ttgl.constexpr,
 ):
     # A program an SM, or nearly, which takes every so many-th tile.
     x_stages, w_stages, buffers, full, empty = allocated(x_desc, w_desc, y_desc)
@@ -256,10 +275,10 @@ def hopper_norm_product(
         [
             (consume, (0, y_desc, sums_ptr, bias_ptr, x_stages, w_stages, buffers,
                        full, empty, n_rows, k_steps, tiles_down, tiles_across,
-                       inv_k, eps, GROUP, CENTRED)),
+                       inv_k, eps, GROUP, CENTRED, ACTIVATION, APART)),
             (consume, (1, y_desc, sums_ptr, bias_ptr, x_stages, w_stages, buffers,
                        full, empty, n_rows, k_steps, tiles_down, tiles_across,
-                       inv_k, eps, GROUP, CENTRED)),
+                       inv_k, eps, GROUP, CENTRED, ACTIVATION, APART)),
             (produce, (x_desc, w_desc, x_stages, w_stages, full, empty, k_steps,
                        tiles_down, tiles_across, GROUP)),
         ],

@@ -8,6 +8,8 @@
   epilogue).
 - `fold_rows` makes these weights.
 
+Each may have GELU behind it, an epilogue of the finished sums: ACTIVATION.
+
 The statistics of a folded product are sums of x − shift and of its square, the shift being the mean
 of the row's first BLOCK_K elements. Those are part of the row, so that its mean can lie at most
 √(K / BLOCK_K) standard deviations away from the shift: the variance is a difference of two numbers,
@@ -19,6 +21,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kernels.ops.epilogues.epilogue_kernels import activated
 from kernels.ops.products.forward_kernels import tile_at
 
 
@@ -37,6 +40,7 @@ def norm_linear_tile(
     weight_row_stride,
     eps,
     CENTRED: tl.constexpr,
+    ACTIVATION: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -81,6 +85,8 @@ def norm_linear_tile(
         total = tl.dot(h.to(x.dtype), weight, total, input_precision="ieee")
     if bias_ptr is not None:
         total += tl.load(bias_ptr + cols, mask=cols < N, other=0.0).to(tl.float32)[None, :]
+    if ACTIVATION is not None:
+        total = activated(total, ACTIVATION, y_ptr.dtype.element_ty)
     y = y_ptr + rows.to(tl.int64)[:, None] * N + cols[None, :]
     tl.store(y, total.to(y_ptr.dtype.element_ty), mask=(rows < M)[:, None] & (cols < N)[None, :])
 
@@ -121,6 +127,7 @@ def folded_tile(
     x_row_stride,
     eps,
     CENTRED: tl.constexpr,
+    ACTIVATION: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -165,6 +172,8 @@ def folded_tile(
             sums += lane_sums(d, BLOCK_K // 8)
         squares += lane_sums(d * d, BLOCK_K // 8)
     total = corrected(total, sums, squares, shift, sums_ptr, bias_ptr, cols, N, K, eps, CENTRED)
+    if ACTIVATION is not None:
+        total = activated(total, ACTIVATION, y_ptr.dtype.element_ty)
     y = y_ptr + rows.to(tl.int64)[:, None] * N + cols[None, :]
     tl.store(y, total.to(y_ptr.dtype.element_ty), mask=(rows < M)[:, None] & (cols < N)[None, :])
 
@@ -181,6 +190,7 @@ def folded_persistent(
     K,
     eps,
     CENTRED: tl.constexpr,
+    ACTIVATION: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -220,6 +230,8 @@ def folded_persistent(
             squares += lane_sums(d * d, BLOCK_K // 8)
         cols = col + tl.arange(0, BLOCK_N)
         total = corrected(total, sums, squares, shift, sums_ptr, bias_ptr, cols, N, K, eps, CENTRED)
+        if ACTIVATION is not None:
+            total = activated(total, ACTIVATION, y_desc.dtype)
         if HALVES:
             pair = tl.permute(tl.reshape(total, [BLOCK_M, 2, BLOCK_N // 2]), [0, 2, 1])
             left, right = tl.split(pair)

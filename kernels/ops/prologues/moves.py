@@ -6,6 +6,7 @@ import torch
 
 from kernels.hardware import VECTOR_BYTES
 from kernels.launch import capability, multiprocessors
+from kernels.ops.epilogues.moves import Followed, activation_step
 from kernels.ops.norms.backward import shared_out
 from kernels.ops.norms.configurations import (
     FINISH,
@@ -27,6 +28,8 @@ from kernels.ops.products.moves import (
     tiling_of,
 )
 from kernels.ops.prologues.configurations import (
+    FOLDING,
+    FOLDING_HOPPER,
     folded_tiling,
     one_kernel_tiling,
     statistics_apart,
@@ -126,6 +129,19 @@ def two_kernels_moves(case: Case, pass_: str, centred: bool) -> Moves:
     return Moves(first.launches + last.launches, first.unique + last.unique)
 
 
+def activated_moves(case: Case, pass_: str) -> Moves:
+    """The same with GELU behind a LayerNorm's product; back that comes first, of what was kept."""
+    (m, _, n), size = case.shape, case.dtype.itemsize
+    if pass_ == "fwd":
+        return Moves.of(norm_step(case, True), Followed(case.shape, size, biased=True).step())
+    rest = two_kernels_moves(case, pass_, True)
+    first = activation_step(m, n, size)
+    if rest.steps:
+        return Moves.of(first, *rest.steps)
+    assert rest.unique is not None
+    return Moves(1 + rest.launches, 3 * m * n * size + rest.unique)
+
+
 # -------------------------------------------------------------------------------------- one kernel
 
 
@@ -196,8 +212,18 @@ def fold_step(case: Case, centred: bool) -> MovedStep:
 
 
 def folding_moves(case: Case, pass_: str, centred: bool) -> Moves:
-    """Two launches: what folds, and the product."""
-    return Moves.of(fold_step(case, centred), *folded_moves(case, pass_, centred).steps)
+    """Forward two launches: what folds, and the product. A training step goes back as in two."""
+    forward = Moves.of(fold_step(case, centred), *folded_moves(case, "fwd", centred).steps)
+    return forward if pass_ == "fwd" else _trained(forward, case, centred)
+
+
+def _trained(forward: Moves, case: Case, centred: bool) -> Moves:
+    back = two_kernels_moves(case, "bwd", centred)
+    if forward.steps and back.steps:
+        return Moves.of(*forward.steps, *back.steps)
+    assert forward.unique is not None
+    assert back.unique is not None
+    return Moves(forward.launches + back.launches, forward.unique + back.unique)
 
 
 # ------------------------------------------------------------------------------------------ Hopper
@@ -226,6 +252,17 @@ def hopper_moves(case: Case, _pass: str, centred: bool) -> Moves:
     )
 
 
+def hopper_folding_moves(case: Case, pass_: str, centred: bool) -> Moves:
+    """The same with weights folded at the call, by one launch before."""
+    folds, product = Moves.of(fold_step(case, centred)), hopper_moves(case, "fwd", centred)
+    assert folds.unique is not None
+    assert folds.requested is not None
+    assert product.unique is not None
+    assert product.requested is not None
+    forward = Moves(2, folds.unique + product.unique, folds.requested + product.requested)
+    return forward if pass_ == "fwd" else _trained(forward, case, centred)
+
+
 # ---------------------------------------------------------------------------- operators in a model
 
 
@@ -245,12 +282,14 @@ def operator_moves(
     forward: str,
     **_: str,
 ) -> Moves | None:
-    """What the operator of two kernels moves, all tensors contiguous and there, of one dtype."""
+    """What the operator of two kernels, or that folds, moves: all contiguous, of one dtype."""
     case = _case(x, len(weight))
     given = [norm_weight, norm_bias] if centred else [norm_weight]
     plain = all(one is not None and one.dtype == x.dtype for one in given)
     if case is None or forward == TORCH or not plain or (norm_bias is not None and not centred):
         return None
+    if forward in (FOLDING, FOLDING_HOPPER):
+        return folding_moves(case, "fwd", centred) if bias is not None else None
     product = forward_moves(case, tiling_of(case), biased=bias is not None)
     return Moves.of(norm_step(case, centred), *product.steps)
 

@@ -8,13 +8,15 @@ from typing import Any
 
 import torch
 
+from kernels.ops.epilogues.operators import activated
 from kernels.ops.norms.operators import norm_backward, norm_train
 from kernels.ops.products.configurations import HOPPER, TRITON, Ways
 from kernels.ops.products.operators import _formula as back_through_product
 from kernels.ops.products.operators import check as check_product
 from kernels.ops.products.operators import composed as composed_product
-from kernels.ops.prologues.folding import Folded
-from kernels.ops.prologues.forward import folded_by, two_kernels
+from kernels.ops.prologues.configurations import FOLDING, FOLDING_HOPPER
+from kernels.ops.prologues.folding import Folded, launch_fold
+from kernels.ops.prologues.forward import folded_by, folded_forward, two_kernels
 from kernels.ops.prologues.moves import folded_operator_moves, operator_moves
 from kernels.ops.shared.arguments import check_tensor
 from kernels.ops.shared.operators import Gradient, define
@@ -75,6 +77,9 @@ def _launch(
     forward_by: str,
     *_: str,
 ) -> Tensor:
+    if forward_by in (FOLDING, FOLDING_HOPPER):
+        folded = launch_fold(norm_weight, norm_bias, weight, bias, centred)
+        return folded_forward(x, folded, eps, hopper=forward_by == FOLDING_HOPPER)
     return two_kernels(x, norm_weight, norm_bias, weight, bias, eps, centred, forward_by)
 
 
@@ -87,11 +92,12 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(x, norm_weight, norm_bias, weight)
 
 
-def _formula(ctx: Any, dy: Tensor) -> Any:
+def back_through_both(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     """Go back: the norm once more, both products, and back through the norm.
 
     Nothing but x was kept: not what the norm gave, of x's size, nor its statistics, which come with
-    computing it again.
+    computing it again. Gradients of x, of the norm's parameters, weight and bias; dy is the
+    product's.
     """
     x, norm_weight, norm_bias, weight = ctx.saved_tensors
     for_x, for_norm_weight, for_norm_bias, for_weight, for_bias = ctx.needs_input_grad[:5]
@@ -115,8 +121,11 @@ def _formula(ctx: Any, dy: Tensor) -> Any:
         dnorm_bias if for_norm_bias else None,
         dweight,
         dbias,
-        *[None] * 5,
     )
+
+
+def _formula(ctx: Any, dy: Tensor) -> Any:
+    return *back_through_both(ctx, dy), *[None] * 5
 
 
 _define = functools.partial(
@@ -139,7 +148,13 @@ operator = _define(f"norm_linear{_ARGUMENTS}", trained=_with_grad)
 
 
 def _composed_folded(
-    x: Tensor, weight: Tensor, sums: Tensor | None, bias: Tensor, eps: float, _by: str
+    x: Tensor,
+    weight: Tensor,
+    sums: Tensor | None,
+    bias: Tensor,
+    eps: float,
+    activation: str | None,
+    _by: str,
 ) -> Tensor:
     n, x32 = len(weight), x.float()
     mean = x32.mean(-1, keepdim=True) if sums is not None else torch.zeros_like(x32[..., :1])
@@ -147,7 +162,8 @@ def _composed_folded(
     inv_std = torch.rsqrt((off * off).mean(-1, keepdim=True) + eps)
     y = composed_product(x32, weight.float(), None)
     y = y if sums is None else y - mean * sums[:n]
-    return (y * inv_std + bias[:n]).to(x.dtype)
+    y = y * inv_std + bias[:n]
+    return (y if activation is None else activated(y, activation)).to(x.dtype)
 
 
 def _check_folded(x: Tensor, weight: Tensor, *_: Any) -> None:
@@ -155,12 +171,12 @@ def _check_folded(x: Tensor, weight: Tensor, *_: Any) -> None:
 
 
 folded_operator = define(
-    "norm_linear_folded(Tensor x, Tensor weight, Tensor? sums, Tensor bias, float eps, str by) "
-    "-> Tensor",
+    "norm_linear_folded(Tensor x, Tensor weight, Tensor? sums, Tensor bias, float eps, "
+    "str? activation, str by) -> Tensor",
     folded_by,
     lambda x, weight, *_: torch.empty((*x.shape[:-1], len(weight)), dtype=x.dtype, device=x.device),
     _composed_folded,
-    of=OF,
+    of=(*OF, "layernorm_linear_gelu"),
     # P: N up to whole tiles.
     tensors={"x": "*K", "weight": "NK", "sums": "P", "bias": "P"},
     independent="*",
@@ -179,12 +195,18 @@ def launched(
     centred: bool,
     ways: Ways,
 ) -> Tensor:
-    """The norm and the product as one operator in two kernels, forward and back by `ways`."""
+    """The norm and the product as one operator, forward and back by `ways`.
+
+    Forward in two kernels, or folded at the call where `ways` says FOLDING or FOLDING_HOPPER.
+    """
     result: Tensor = operator(x, norm_weight, norm_bias, weight, bias, eps, centred, *ways)
     return result
 
 
-def folded_launched(x: Tensor, folded: Folded, eps: float, hopper: bool) -> Tensor:
+def folded_launched(
+    x: Tensor, folded: Folded, eps: float, hopper: bool, activation: str | None = None
+) -> Tensor:
     """The product with folded weights as one operator, in one launch; it has no gradient."""
-    result: Tensor = folded_operator(x, *folded, eps, HOPPER if hopper else TRITON)
+    by = HOPPER if hopper else TRITON
+    result: Tensor = folded_operator(x, *folded, eps, activation, by)
     return result

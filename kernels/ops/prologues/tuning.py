@@ -8,9 +8,13 @@ from typing import Any
 
 import torch
 
+from kernels.ops.chains.gated import GELU_TANH
+from kernels.ops.epilogues.configurations import Finish
 from kernels.ops.products.configurations import Tiling
+from kernels.ops.prologues.configurations import finishes_to_try
 from kernels.ops.prologues.folding import kept_fold
 from kernels.ops.prologues.forward import folded_forward, one_kernel
+from kernels.ops.prologues.moves import suits
 from kernels.registry import Case
 
 Tensor = torch.Tensor
@@ -42,15 +46,24 @@ def prologues_to_try() -> dict[str, Tiling]:
 
 
 def candidates(
-    by_torch: Callable[..., Tensor], centred: bool
+    by_torch: Callable[..., Tensor], centred: bool, activated: bool = False
 ) -> Callable[[Case], dict[str, Callable[..., Any]]]:
-    """Return what `tune` compares for a norm: PyTorch, and both one-kernel ways in 16 bits."""
+    """Return what `tune` compares for a norm: PyTorch, and the one-kernel ways in 16 bits.
+
+    With `activated` GELU is behind the product, and how the kernel for Hopper may finish it.
+    """
+    after = GELU_TANH if activated else None
 
     def fold(tiling: Tiling, x: Tensor, eps: float = 1e-5, **given: Tensor) -> Tensor:
-        return folded_forward(x, kept_fold(*_of(given), centred), eps, tiling=tiling)
+        known = kept_fold(*_of(given), centred)
+        return folded_forward(x, known, eps, tiling=tiling, activation=after)
 
     def prologue(tiling: Tiling, x: Tensor, eps: float = 1e-5, **given: Tensor) -> Tensor:
-        return one_kernel(x, *_of(given), eps, centred, tiling)
+        return one_kernel(x, *_of(given), eps, centred, tiling, after)
+
+    def by_hand(finish: Finish, x: Tensor, eps: float = 1e-5, **given: Tensor) -> Tensor:
+        known = kept_fold(*_of(given), centred)
+        return folded_forward(x, known, eps, hopper=True, activation=after, finish=finish)
 
     def of(case: Case) -> dict[str, Callable[..., Any]]:
         tried: dict[str, Callable[..., Any]] = {"PyTorch": by_torch}
@@ -59,6 +72,9 @@ def candidates(
                 tried[f"folded, {name}"] = functools.partial(fold, tiling)
             for name, tiling in prologues_to_try().items():
                 tried[f"prologue, {name}"] = functools.partial(prologue, tiling)
+        if suits(case):
+            ways = finishes_to_try(after)
+            tried |= {one.name: functools.partial(by_hand, one) for one in ways}
         return tried
 
     return of

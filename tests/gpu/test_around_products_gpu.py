@@ -1,0 +1,71 @@
+"""What fuses around a product by hand for Hopper moves the bytes of its formula, on a card."""
+
+import os
+import subprocess
+
+import pytest
+import torch
+
+from kernels.lab.profiling import profile
+from kernels.lab.profiling.ncu import METRICS, parse_csv
+from kernels.paths import ROOT
+from kernels.registry import Case, get
+from tests.gpu.around_child import LAUNCHED
+
+HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not HOPPER, reason="needs a GPU of compute capability 9.0"),
+]
+SECTOR = 32  # bytes
+SM_WITHIN, DRAM_WITHIN = 0.03, 0.10
+# Rows that begin within a line of 128 bytes make the copy engine fetch some parts twice.
+STRADDLING_WITHIN, LINE = 0.08, 128
+
+
+@pytest.fixture(scope="module")
+def profiled(tmp_path_factory):
+    """What Nsight Compute saw of each of LAUNCHED."""
+    if profile.find_ncu() is None:
+        pytest.skip("needs Nsight Compute (ncu)")
+    folder = tmp_path_factory.mktemp("around")
+    log, done = folder / "ncu.csv", folder / "done.json"
+    command = profile.ncu_command(
+        profile.find_ncu(), "requested", log, done, "tests.gpu.around_child"
+    )
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
+    ended = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500, check=False
+    )
+    output = ended.stdout + ended.stderr
+    if "ERR_NVGPUCTRPERM" in output:
+        pytest.skip("this user may not read the GPU's counters")
+    assert ended.returncode == 0, output
+    kernels = parse_csv(log.read_text(encoding="utf-8"), METRICS["requested"])
+    assert len(kernels) == len(LAUNCHED)  # one launch each, the weights folded before
+    return dict(zip(LAUNCHED, kernels, strict=True))
+
+
+@pytest.mark.proves(
+    "kernels.ops.epilogues.hopper_kernels",
+    "kernels.ops.epilogues.moves",
+    "kernels.ops.prologues.hopper_kernels",
+    "kernels.ops.prologues.moves",
+)
+@pytest.mark.parametrize("launched", LAUNCHED, ids=str)
+def test_bytes_are_those_of_the_formula(launched, profiled):
+    name, shape = launched
+    op, case = get(name), Case(shape, torch.bfloat16)
+    variant = op.variant("fused_hopper")
+    assert variant.fits(case)
+    assert variant.moves is not None
+    seen, told = profiled[launched], variant.moves(case, "fwd")
+    written = op.forward.cost(case).write_bytes
+    k = shape[2] if name == "qkv" else shape[1]
+    within = STRADDLING_WITHIN if k * 2 % LINE else SM_WITHIN
+    assert seen.sm_read == pytest.approx(told.requested - written, rel=within)
+    assert seen.sm_write == pytest.approx(written, rel=SM_WITHIN)
+    assert seen.l2_read_sectors * SECTOR < seen.sm_read  # neighbours' requests reach it as one
+    read = told.unique - written
+    assert read <= torch.cuda.get_device_properties(0).L2_cache_size
+    assert seen.dram_read == pytest.approx(read, rel=DRAM_WITHIN)  # each once, then from the L2
