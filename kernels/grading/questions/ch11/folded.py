@@ -22,6 +22,7 @@ from kernels.grading.questions.ch11.normed import (
     EPS,
     SMALL,
     STEPS,
+    explain_norm,
     faulty_statistics,
     length_of,
     statistics,
@@ -30,7 +31,6 @@ from kernels.grading.questions.kits.products import (
     OUTSIDE,
     ProductCase,
     along_k,
-    explain_tiles,
     tiles,
     unstored,
     within_requests,
@@ -40,7 +40,6 @@ from kernels.grading.questions.kits.wrong_models import (
     Tensor,
     drawn,
     masked_lanes_named,
-    recognised,
     right_or_told,
 )
 from kernels.registry import DTYPES, Tolerance
@@ -122,7 +121,7 @@ def _models(case: Case) -> Iterator[tuple[str, Tensor]]:
 
 
 def _explain(runs: list[Run]) -> str:
-    return recognised(runs, _models) or explain_tiles(runs, lambda case: ())
+    return explain_norm(runs, _models)
 
 
 def grade_folded(attempt: Attempt) -> None:

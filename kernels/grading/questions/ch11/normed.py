@@ -8,7 +8,13 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from kernels.grading.cases import Run
-from kernels.grading.questions.kits.wrong_models import Tensor
+from kernels.grading.questions.kits.products import explain_sums, turned_shape
+from kernels.grading.questions.kits.wrong_models import (
+    Models,
+    Tensor,
+    only_end_missing,
+    recognised,
+)
 
 EPS = 1e-5
 STEPS = (16, 32, 64, 128)
@@ -30,6 +36,27 @@ def with_mean_square(x: Tensor, lanes: int) -> Statistics:
     return mean, torch.rsqrt(variance + EPS)
 
 
+_ONE_STEP = (
+    "A sum is that of one step alone: += adds it up over all steps, from 0 to K, and K divides it."
+)
+
+
+def _of_one_step(x: Tensor, part: Tensor) -> Iterator[Statistics]:
+    """Statistics with a sum that is of `part`, some columns of x, and divided by K all the same."""
+    k = x.shape[1]
+
+    def over(terms: Tensor) -> Tensor:
+        return terms.sum(-1, keepdim=True) / k
+
+    mean, short = over(x), over(part)
+    squares, short_squares = over(x * x), over(part * part)
+    for variance in (over((x - short) ** 2), over((part - short) ** 2), squares - short**2):
+        yield short, torch.rsqrt(variance + EPS)
+    yield short, torch.rsqrt(short_squares - short**2 + EPS)
+    for variance in (over((part - mean) ** 2), short_squares - mean**2):
+        yield mean, torch.rsqrt(variance + EPS)
+
+
 def faulty_statistics(x: Tensor) -> Iterator[tuple[str, Statistics]]:
     """Statistics of the rows of x (M, K), in float64, with one fault each."""
     k = x.shape[1]
@@ -45,6 +72,8 @@ def faulty_statistics(x: Tensor) -> Iterator[tuple[str, Statistics]]:
             "The statistics are those of the last tile alone: sums are added up over the steps.",
             statistics(x[:, last:]),
         )
+        for part in (x[:, :step], x[:, last:]):
+            yield from ((_ONE_STEP, one) for one in _of_one_step(x, part))
         lanes = -(-k // step) * step
         divided = "Sums are divided by the number of lanes: divide by K."
         yield divided, with_mean_square(x, lanes)
@@ -75,7 +104,26 @@ def faulty_statistics(x: Tensor) -> Iterator[tuple[str, Statistics]]:
     yield "Multiply by inv_std: rsqrt is 1 over the root.", (mean, torch.sqrt(variance + EPS))
 
 
-def only_with(runs: Sequence[Run], trait: str) -> bool:
+def explain_norm(runs: list[Run], models: Models) -> str:
+    """Return the fault that wrong outputs of a norm and a product show, or ""."""
+    if told := recognised(runs, models):
+        return told
+    if _only_with(runs, FAR):
+        return (
+            "It is right where a mean is moderate. Where it is large against the spread, the mean "
+            "of x² less the mean's square is a difference of two large numbers, and fp32 leaves "
+            "little of it. Take the mean first, then sum (x - mean)²; or merge tiles as in 02."
+        )
+    if _only_with(runs, SMALL):
+        return "It is right where the spread is large against eps: eps is 1e-5, under the root."
+    if turned_shape(runs):
+        return "That has the shape of the transpose: y is (M, N), rows of x by rows of weight."
+    if only_end_missing(runs):
+        return "The last rows of y were never stored: the grid has too few programs."
+    return explain_sums(runs)
+
+
+def _only_with(runs: Sequence[Run], trait: str) -> bool:
     """Whether there is a wrong run, and all wrong ones have values and this trait."""
     failed = [r for r in runs if r.fault is not None]
     return bool(failed) and all(r.case.trait == trait and r.wrong.numel() for r in failed)

@@ -15,23 +15,21 @@ from kernels.grading.questions.ch11.normed import (
     FAR,
     SMALL,
     STEPS,
+    explain_norm,
     faulty_statistics,
     length_of,
-    only_with,
     statistics,
 )
 from kernels.grading.questions.kits.products import (
     OUTSIDE,
     ProductCase,
     along_k,
-    explain_tiles,
     unstored,
 )
 from kernels.grading.questions.kits.wrong_models import (
     Tensor,
     drawn,
     masked_lanes_named,
-    recognised,
     right_or_told,
 )
 from kernels.registry import DTYPES, Tolerance
@@ -121,15 +119,7 @@ def _models(case: Case) -> Iterator[tuple[str, Tensor]]:
 
 
 def _explain(runs: list[Run]) -> str:
-    if told := recognised(runs, _models):
-        return told
-    if only_with(runs, FAR):
-        return (
-            "It is right where a mean is moderate. Where it is large against the spread, the mean "
-            "of x² less the mean's square is a difference of two large numbers, and fp32 leaves "
-            "little of it. Take the mean first, then sum (x - mean)²; or merge tiles as in 02."
-        )
-    return explain_tiles(runs, lambda case: ())
+    return explain_norm(runs, _models)
 
 
 def grade_statistics(attempt: Attempt) -> None:
