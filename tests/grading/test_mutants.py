@@ -47,12 +47,30 @@ SAME |= {
     (question, f"other filled: tl.load({at}, other=0.0) -> tl.load({at}, other=1.0)"): _ZERO
     for question, places in {
         **dict.fromkeys(
-            ("10.4", "10.5", "10.9"),
+            ("10.4", "10.5", "10.9", "11.3", "11.4", "11.5"),
             ("x_rows + k[None, :], mask=x_mask", "weight_rows + k[:, None], mask=weight_mask"),
         ),
         "10.8": ("x_ptr + m[:, None] * K + k[None, :], mask=x_mask",),
+        # In 11.6 x is masked where it is summed, and the weights are where it is multiplied.
+        "11.6": (
+            "x_rows + k[None, :], mask=mask",
+            "norm_weight_ptr + k, mask=k < K",
+            "norm_bias_ptr + k, mask=k < K",
+            "weight_rows + k[:, None], mask=weight_mask",
+        ),
+        "11.9": ("folded_rows + k[:, None], mask=folded_mask",),
     }.items()
     for at in places
+}
+# An epilogue's vectors: columns beyond the last are never stored.
+SAME |= {
+    (
+        question,
+        f"other filled: tl.load({name}_ptr + cols, mask=cols < N, other=0.0) -> "
+        f"tl.load({name}_ptr + cols, mask=cols < N, other=1.0)",
+    ): _MASKED
+    for question, names in {"11.3": "bias", "11.4": "bias", "11.9": "sums bias"}.items()
+    for name in names.split()
 }
 # Of attention: rows beyond the last are never stored, the score of a key that isn't seen is -inf
 # whatever k holds, and its weight, which v or a split's part is multiplied by, is 0.

@@ -15,6 +15,7 @@ from kernels.grading.cases import Case, Run
 from kernels.grading.closeness import relative_error
 from kernels.grading.question import Attempt, Wrong
 from kernels.grading.questions.kits.wrong_models import (
+    Models,
     Tensor,
     drawn,
     only_end_missing,
@@ -115,8 +116,8 @@ def _nan_beyond(y: Tensor, rows: int, cols: int) -> Tensor:
     return model
 
 
-def _along_k(x: Tensor, weight: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Sums with a fault along K."""
+def along_k(x: Tensor, weight: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Sums x · weightᵀ with a fault along K, of matrices in float64."""
     m, k = x.shape
     n = len(weight)
     right = x @ weight.T
@@ -155,20 +156,9 @@ def _along_k(x: Tensor, weight: Tensor) -> Iterator[tuple[str, Tensor]]:
         )
 
 
-def product_models(case: Case) -> Iterator[tuple[str, Tensor]]:
-    """Products with one fault each, in float64."""
-    x, weight = case.tensors["x"].double(), case.tensors["weight"].double()
-    y = case.reference
-    (m, k), n = x.shape, len(weight)
-    if n == k:
-        yield (
-            "That is x · weight. weight has the shape (N, K): output n takes row n of it, so the "
-            "tile of weight is loaded as (BLOCK_K, BLOCK_N), or transposed.",
-            x @ weight,
-        )
-    turned = y.T.reshape(m, n)
-    yield "y is stored transposed: element [m, n] lies at m · N + n.", turned
-    yield from _along_k(x, weight)
+def unstored(y: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """The output y, in float64, with tiles that nobody stored."""
+    m, n = y.shape
     for edge in _EDGES:
         # A grid of no blocks stores nothing, and one that is never empty has one.
         for rows in {m // edge * edge, max(edge, m // edge * edge)}:
@@ -194,6 +184,23 @@ def product_models(case: Case) -> Iterator[tuple[str, Tensor]]:
                 "Only one tile of y was stored: the grid has one for each.",
                 _nan_beyond(y, edge, wide),
             )
+
+
+def product_models(case: Case) -> Iterator[tuple[str, Tensor]]:
+    """Products with one fault each, in float64."""
+    x, weight = case.tensors["x"].double(), case.tensors["weight"].double()
+    y = case.reference
+    (m, k), n = x.shape, len(weight)
+    if n == k:
+        yield (
+            "That is x · weight. weight has the shape (N, K): output n takes row n of it, so the "
+            "tile of weight is loaded as (BLOCK_K, BLOCK_N), or transposed.",
+            x @ weight,
+        )
+    turned = y.T.reshape(m, n)
+    yield "y is stored transposed: element [m, n] lies at m · N + n.", turned
+    yield from along_k(x, weight)
+    yield from unstored(y)
     yield "That is the product over K: it is a sum, and no mean.", y / k
     yield "Products of rows are summed with their magnitudes.", x.abs() @ weight.abs().T
 
@@ -232,9 +239,14 @@ def turned_shape(runs: Sequence[Run]) -> bool:
 
 def explain_product(runs: list[Run]) -> str:
     """Return the fault that wrong products show, or ""."""
+    return explain_tiles(runs, product_models)
+
+
+def explain_tiles(runs: list[Run], models: Models) -> str:
+    """Return the fault that wrong outputs (M, N) show, of those that `models` know, or ""."""
     if turned_shape(runs):
         return "That has the shape of the transpose: y is (M, N), rows of x by rows of weight."
-    if told := explain_sums(runs) or recognised(runs, product_models):
+    if told := explain_sums(runs) or recognised(runs, models):
         return told
     failed = [r for r in runs if r.fault is not None]
     if any(not r.wrong.numel() for r in failed):
