@@ -1,4 +1,4 @@
-"""What the appendix says of the two kernels written for Hopper is what their binaries hold."""
+"""What the appendix says of the kernels written for Hopper is what their binaries hold."""
 
 import re
 
@@ -33,6 +33,19 @@ def test_the_page_runs_and_its_counts_are_as_told():
         d: tiling.groups for d, tiling in HOPPER.items()
     }
     assert all(int(own.replace(",", "")) <= 65536 for _, _, own in handed)
+    assert re.findall(r"(\d+) clocks", told["norm-clocks"]) == ["1024", "256"]
+    for name in ("moments", "tile_sums"):
+        assert f"def {name}(" in told["norm-sums"]
+    gathered = re.findall(r"(\d+) programs, (\d+) tiles, gathered for (\d+)", told["norm-gathers"])
+    assert [tuple(map(int, one)) for one in gathered] == [
+        (128, 384, 128), (128, 1536, 256), (128, 3072, 128)
+    ]  # fmt: skip
+    norm = {n: (int(a), int(b)) for n, a, b in re.findall(
+        r"^(\w+) +(\d+) alone, +(\d+) with", told["norm-binary"], re.M)}  # fmt: skip
+    assert norm["HGMMA"][1] == 2 * norm["HGMMA"][0]  # the loop, with statistics and without
+    assert norm["UTMALDG"][0] == norm["UTMALDG"][1]
+    assert norm["LDS"][1] > 50 + norm["LDS"][0]
+    assert "products wait for one another: False\nspilled: 0 bytes" in told["norm-binary"]
     in_turn, by_table = (float(x) for x in re.findall(r": (\S+)$", told["attention-table"], re.M))
     assert in_turn > 1.5
     assert by_table < 1.02
