@@ -12,6 +12,20 @@ from kernels.grading.questions import (
     ch09,
     ch10,
     ch12,
+    ch13,
 )
 
-__all__ = ["ch01", "ch02", "ch03", "ch04", "ch05", "ch06", "ch07", "ch08", "ch09", "ch10", "ch12"]
+__all__ = [
+    "ch01",
+    "ch02",
+    "ch03",
+    "ch04",
+    "ch05",
+    "ch06",
+    "ch07",
+    "ch08",
+    "ch09",
+    "ch10",
+    "ch12",
+    "ch13",
+]
