@@ -81,8 +81,6 @@ _MISTAKES: tuple[tuple[Mistake, ...], ...] = (
             lambda t, m, b, n: (min((t + 1) * b, n) - 1) // m * m,
         ),
         (_STEPS, lambda t, m, b, n: min((t + 1) * b, n) - 1),
-        ("That is a tile too late where the last key's number is a multiple of block_m.",
-         lambda t, m, b, n: ((min((t + 1) * b, n) - 1) // m + 1) * m),
         ("That is the number of a tile: asked is a query.",
          lambda t, m, b, n: unmasked(t, m, b, n) // m),
     ),

@@ -12,7 +12,9 @@ from kernels.grading.questions.ch12.predict import keys_asked_for
 from kernels.grading.questions.ch13.bounds import begin
 from kernels.grading.questions.kits.attention import HIGH, all_nan, by_trait, within_requests_of
 from kernels.grading.questions.kits.attention_backward import (
+    ALONE,
     TOO_LARGE,
+    UNSCALED,
     backward_cases,
     backward_models,
 )
@@ -37,11 +39,19 @@ _OPERANDS = (
 )
 
 
+def _overflowed(run: Run) -> bool:
+    return run.wrong.numel() > 0 and not bool(run.output.isfinite().all())
+
+
 def _explain(of: str) -> Callable[[list[Run]], str]:
     models = backward_models(of)
 
     def explain(runs: list[Run]) -> str:
         if told := recognised(runs, models) or by_trait(runs, {HIGH: TOO_LARGE}):
+            return told
+        # An infinite exponential times what rounding left of 0: no model knows the sign.
+        finite = [r for r in runs if r.case.trait != HIGH or not _overflowed(r)]
+        if len(finite) < len(runs) and (told := recognised(finite, models)) in (UNSCALED, ALONE):
             return told
         if all_nan(runs):
             return (

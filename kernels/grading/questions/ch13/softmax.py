@@ -46,12 +46,11 @@ def _models(case: Case) -> Iterator[tuple[str, Tensor]]:
     p, dp = (case.tensors[name].double() for name in ("p", "dp"))
     total = (p * dp).sum(-1, keepdim=True)
     n = p.shape[-1]
-    missing = (
+    yield (
         "The sum is missing: more weight for one key is less for all others, and so each score's "
-        "gradient has Σ p · dp of its row taken from dp."
+        "gradient has Σ p · dp of its row taken from dp.",
+        p * dp,
     )
-    yield missing, p * dp
-    yield missing, p * dp - p * p * dp
     yield (
         "That is the diagonal alone, p · (1 - p) · dp: a score changes the weights of all keys in "
         "its row, and not its own alone.",

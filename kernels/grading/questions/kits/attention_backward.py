@@ -131,6 +131,8 @@ def backward_cases(seed: int, outputs: tuple[str, ...]) -> list[list[Case]]:
     return found
 
 
+UNSCALED = "Scores lack their scale: p is exp(q · k / √d - L)."
+ALONE = "p is exp(s) alone: L is taken away first, exp(s - L), and nothing is left to divide."
 _SCALE = "The scale is missing from {0}: s is q · k / √d, so what comes back through it is too."
 _TWICE = "{0} has the scale twice."
 _NO_MASK = "The mask does nothing: p of a key behind the query is exp(s - L) all the same."
@@ -156,12 +158,18 @@ def backward_models(of: str) -> Callable[[Case], Iterator[tuple[str, Tensor]]]:
             return value
 
         def of_p(p: Tensor, seen: Tensor | None = None) -> Tensor:
-            p = p.masked_fill(~(below(n) if seen is None else seen), 0.0)
-            return made(right._replace(p=p, ds=p * (dp - column)))
+            # What fp32 holds of p, and the dtype of p and ds, may be infinite.
+            p = p.float().double().masked_fill(~(below(n) if seen is None else seen), 0.0)
+            ds = (p * (dp - column)).float()
+            return made(
+                right._replace(p=p.to(case.x.dtype).double(), ds=ds.to(case.x.dtype).double())
+            )
 
         def of_ds(ds: Tensor) -> Tensor:
             return made(right._replace(ds=ds))
 
+        if of == "dk":
+            yield "dk and dv have changed places: the tuple is (dk, dv).", right.dv()
         if of != "dv":
             yield _SCALE.format(of), made(right) * root
             yield _TWICE.format(of), made(right) / root
@@ -188,15 +196,11 @@ def backward_models(of: str) -> Callable[[Case], Iterator[tuple[str, Tensor]]]:
             )
             yield "The sign is turned: ds is p · (dp - delta).", -made(right)
         else:
-            yield "ds stands where p belongs: dv is pᵀ · do.", right.ds.mT @ right.do
             yield "dv has the scale in it: there is none between p, v and o.", made(right) / root
             yield "dv takes q: it is pᵀ · do.", right.p.mT @ right.q
-        yield "Scores lack their scale: p is exp(q · k / √d - L).", of_p(_power(s * root, lse))
+        yield UNSCALED, of_p(_power(s * root, lse))
         yield "Scores have their scale twice.", of_p(_power(s / root, lse))
-        yield (
-            "p is exp(s) alone: L is taken away first, exp(s - L), and nothing is left to divide.",
-            of_p(torch.exp(s)),
-        )
+        yield ALONE, of_p(torch.exp(s))
         yield (
             "exp is taken to the base 2 of a natural L: exp(s - L), or exp2((s - L) · log2(e)).",
             of_p(torch.exp2(s - lse[..., None])),
@@ -205,14 +209,23 @@ def backward_models(of: str) -> Callable[[Case], Iterator[tuple[str, Tensor]]]:
             "L is taken away key by key: a row of scores has one L, its query's.",
             of_p(_power(s, lse[..., None, :].expand(s.shape))),
         )
-        yield _NO_MASK, of_p(_power(s, lse), torch.ones_like(below(n)))
-        yield "The mask is the wrong way round: keys <= rows.", of_p(_power(s, lse), below(n).T)
         yield "A query doesn't see its own key: keys <= rows.", of_p(_power(s, lse), below(n, -1))
-        yield "A query sees one key too many: keys <= rows.", of_p(_power(s, lse), below(n, 1))
+        for walked in _walked(n):
+            yield _NO_MASK, of_p(_power(s, lse), walked)
+            yield (
+                "The mask is the wrong way round: keys <= rows.",
+                of_p(_power(s, lse), below(n).T & walked),
+            )
+            yield (
+                "A query sees one key too many: keys <= rows.",
+                of_p(_power(s, lse), below(n, 1) & walked),
+            )
         first = {name: given[name][:1].expand_as(given[name]) for name in ("lse", "delta")}
         for names in (("lse", "delta"), ("lse",), ("delta",)):
             other = {**given, **{name: first[name] for name in names}}
             yield _HEAD, made(parts_of(other))
+            if of != "dv":
+                yield f"{_HEAD} And more: {_SCALE.format(of)}", made(parts_of(other)) * root
         yield (
             "Every head takes k and v of the first one: a head's begin at head * N * d.",
             made(parts_of({**given, **{name: given[name][:1].expand_as(given[name])
@@ -221,6 +234,14 @@ def backward_models(of: str) -> Callable[[Case], Iterator[tuple[str, Tensor]]]:
         yield from _walks(of, n, right)
 
     return models
+
+
+def _walked(n: int) -> Iterator[Tensor]:
+    """The pairs that loops go through which stop or begin at the diagonal's tile; then all."""
+    rows, keys = torch.arange(n)[:, None], torch.arange(n)[None, :]
+    for block in BLOCKS:
+        yield keys // block <= rows // block
+    yield torch.ones(n, n, dtype=torch.bool)
 
 
 def _power(s: Tensor, lse: Tensor) -> Tensor:
