@@ -70,9 +70,8 @@ def _half(m, n, causal):
         (s.flops_with(lambda *args: 2.0), "returned a float", "makes a float"),
     ],
 )
-@pytest.mark.parametrize("seed", [1, 2])
-def test_products_wrong(answer, message, means, seed):
-    fails(check("13.3", answer, seed=seed), message=message, means=means)
+def test_products_wrong(answer, message, means):
+    fails(check("13.3", answer, seed=1), message=message, means=means)
 
 
 def _other(formula, **changed):
@@ -128,9 +127,8 @@ THREE, FLASH = kept.three_steps, kept.flash
         (lambda *args: 1, "it takes the tuple (three_steps, flash)", ""),
     ],
 )
-@pytest.mark.parametrize("seed", [1, 2])
-def test_kept_wrong(answer, message, means, seed):
-    fails(check("13.4", answer, seed=seed), message=message, means=means)
+def test_kept_wrong(answer, message, means):
+    fails(check("13.4", answer, seed=1), message=message, means=means)
 
 
 def _queries(head, i, j, group):
@@ -177,9 +175,8 @@ def _keys(head, i, j, group):
         (s.adders_with(lambda p, g: s.adders(p, g)[0] > 1), "a bool; of_dq is an int", ""),
     ],
 )
-@pytest.mark.parametrize("seed", [1, 2])
-def test_adders_wrong(answer, message, means, seed):
-    fails(check("13.5", answer, seed=seed), message=message, means=means)
+def test_adders_wrong(answer, message, means):
+    fails(check("13.5", answer, seed=1), message=message, means=means)
 
 
 def _last(t, b, n):
@@ -228,9 +225,8 @@ def _last(t, b, n):
         ),
     ],
 )
-@pytest.mark.parametrize("seed", [1, 2])
-def test_bounds_wrong(answer, message, means, seed):
-    fails(check("13.6", answer, seed=seed), message=message, means=means)
+def test_bounds_wrong(answer, message, means):
+    fails(check("13.6", answer, seed=1), message=message, means=means)
 
 
 @pytest.mark.parametrize(
