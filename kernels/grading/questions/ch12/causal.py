@@ -11,7 +11,6 @@ from kernels.grading.cases import Case, Run
 from kernels.grading.checks import computed_by_kernels
 from kernels.grading.compiled_checks import enough_programs
 from kernels.grading.question import Attempt, Speed
-from kernels.grading.questions.ch12.predict import keys_asked_for
 from kernels.grading.questions.kits.attention import (
     CORRECTIONS,
     FALLING,
@@ -27,6 +26,7 @@ from kernels.grading.questions.kits.attention import (
     attention_inputs,
     attention_models,
     by_trait,
+    keys_asked_for,
     scores,
     within_requests_of,
 )

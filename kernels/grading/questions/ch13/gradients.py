@@ -8,9 +8,14 @@ from kernels.grading.cases import Case, Run
 from kernels.grading.checks import computed_by_kernels
 from kernels.grading.compiled_checks import enough_programs
 from kernels.grading.question import Attempt
-from kernels.grading.questions.ch12.predict import keys_asked_for
 from kernels.grading.questions.ch13.bounds import begin
-from kernels.grading.questions.kits.attention import HIGH, all_nan, by_trait, within_requests_of
+from kernels.grading.questions.kits.attention import (
+    HIGH,
+    all_nan,
+    by_trait,
+    keys_asked_for,
+    within_requests_of,
+)
 from kernels.grading.questions.kits.attention_backward import (
     ALONE,
     TOO_LARGE,

@@ -264,6 +264,14 @@ def attention_models(case: Case) -> Iterator[tuple[str, Tensor]]:
             )
 
 
+def keys_asked_for(n: int, block_m: int, block_n: int, causal: bool) -> int:
+    """Return how many keys all tiles of one head's queries ask for together."""
+    if not causal:
+        return -(-n // block_m) * n
+    ends = (min(first + block_m, n) for first in range(0, n, block_m))
+    return sum(min(-(-end // block_n) * block_n, n) for end in ends)
+
+
 def by_trait(runs: Sequence[Run], tells: dict[str, str]) -> str:
     """The remark for the trait that all wrong runs have, and no right one; or ""."""
     failed = {r.case.trait for r in runs if r.fault is not None}
