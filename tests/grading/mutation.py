@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kernels.paths import ROOT
+
 _SWAPPED: dict[type[ast.operator], ast.operator] = {
     ast.Add: ast.Sub(),
     ast.Sub: ast.Add(),
@@ -57,6 +59,11 @@ def graded(path: Path) -> Iterator[Graded]:
             yield Graded(ast.literal_eval(question), ast.unparse(answer), tuple(cells))
         else:
             cells.append((cell["id"], source))
+
+
+def asked_in(slug: str) -> dict[str, Graded]:
+    """Every question of the solution notebook `slug`, by its number."""
+    return {one.question: one for one in graded(ROOT / "solutions" / f"{slug}.ipynb")}
 
 
 def _is_constant(node: ast.AST) -> bool:

@@ -95,6 +95,22 @@ SAME |= {
             ("v_ptr + at, mask=(keys < end)[:, None]", "0.0"),
             ("parts_at, mask=there[:, None]", "0.0"),
         ),
+        # Of a query that there is not, p meets do, dp - delta or q, and these are 0.
+        "13.7": (
+            ("q_ptr + first + within, mask=(rows < N)[:, None]", "0.0"),
+            ("do_ptr + first + within, mask=(rows < N)[:, None]", "0.0"),
+            ("lse_ptr + head * N + rows, mask=rows < N", "0.0"),
+            ("delta_ptr + head * N + rows, mask=rows < N", "0.0"),
+            ("k_ptr + first + at, mask=(keys < N)[:, None]", "0.0"),
+            ("v_ptr + first + at, mask=(keys < N)[:, None]", "0.0"),
+        ),
+        "13.8": (
+            ("k_ptr + first + within, mask=(keys < N)[:, None]", "0.0"),
+            ("v_ptr + first + within, mask=(keys < N)[:, None]", "0.0"),
+            ("q_ptr + first + at, mask=(rows < N)[:, None]", "0.0"),
+            ("lse_ptr + head * N + rows, mask=rows < N", "0.0"),
+            ("delta_ptr + head * N + rows, mask=rows < N", "0.0"),
+        ),
     }.items()
     for at, had in places
 }

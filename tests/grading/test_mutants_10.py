@@ -6,12 +6,10 @@ replaces what it should add to, a share of K begins elsewhere; and formulas that
 
 import pytest
 
-from kernels.paths import ROOT
-from tests.grading.mutation import graded, reworded
-from tests.grading.verdict import formula_survivors, survivors
+from tests.grading.mutation import asked_in
+from tests.grading.verdict import formula_survivors, reworded_survivors
 
-PATH = ROOT / "solutions" / "10_tiled_products.ipynb"
-ASKED = {one.question: one for one in graded(PATH)}
+ASKED = asked_in("10_tiled_products")
 # By question: the cell, and (what it is called, what stands there, what stands there then).
 CHANGED = {
     "10.5": (
@@ -59,8 +57,7 @@ CHANGED = {
 
 @pytest.mark.parametrize("question", CHANGED)
 def test_what_readers_change_is_caught(question):
-    asked = ASKED[question]
-    assert not survivors(asked, reworded(asked, *CHANGED[question]))
+    assert not reworded_survivors(ASKED[question], CHANGED[question])
 
 
 FORMULAS = {

@@ -6,12 +6,10 @@ is left out or comes twice, a loop ends elsewhere, a split begins elsewhere. And
 
 import pytest
 
-from kernels.paths import ROOT
-from tests.grading.mutation import graded, reworded
-from tests.grading.verdict import formula_survivors, survivors
+from tests.grading.mutation import asked_in
+from tests.grading.verdict import formula_survivors, reworded_survivors
 
-PATH = ROOT / "solutions" / "12_flash_attention.ipynb"
-ASKED = {one.question: one for one in graded(PATH)}
+ASKED = asked_in("12_flash_attention")
 _WALK = (
     ("l not corrected", r"l = l \* correction \+ ", "l = l + "),
     ("acc not corrected", r"acc = acc \* correction\[:, None\]", "acc = acc"),
@@ -89,8 +87,7 @@ CHANGED = {
 
 @pytest.mark.parametrize("name", CHANGED)
 def test_what_readers_change_is_caught(name):
-    asked = ASKED[name.split()[0]]
-    assert not survivors(asked, reworded(asked, *CHANGED[name]))
+    assert not reworded_survivors(ASKED[name.split()[0]], CHANGED[name])
 
 
 FORMULAS = {

@@ -18,7 +18,7 @@ from kernels.grading import checks, compiled_checks, isolation
 from kernels.grading.cases import Case, Run
 from kernels.grading.isolation import Ended, isolated
 from kernels.grading.question import Attempt, NotAnswered, Question, Wrong, questions
-from tests.grading.mutation import Graded, Mutant, answer_of, formula_mutants
+from tests.grading.mutation import Graded, Mutant, answer_of, formula_mutants, reworded
 
 # Answers to a fork. Much of what a fork takes is what any first answer finds out, and most of a
 # wrong one's time; few enough that what one of them leaves behind can't fill the memory.
@@ -54,6 +54,13 @@ def survivors(asked: Graded, made: Sequence[Mutant]) -> list[str]:
     """What is told of the mutants that the check of their question passes."""
     told = faults(asked.question, [answer_of(asked, one) for one in made])
     return [one.told for one, why in zip(made, told, strict=True) if not why]
+
+
+def reworded_survivors(
+    asked: Graded, changes: tuple[str, Sequence[tuple[str, str, str]]]
+) -> list[str]:
+    """What is told of the changes that a check passes: a cell, and those that `reworded` takes."""
+    return survivors(asked, reworded(asked, *changes))
 
 
 def formula_survivors(asked: Graded, cell: str) -> list[str]:

@@ -13,6 +13,7 @@ from kernels.grading.questions import (
     ch10,
     ch11,
     ch12,
+    ch13,
 )
 
 __all__ = [
@@ -28,4 +29,5 @@ __all__ = [
     "ch10",
     "ch11",
     "ch12",
+    "ch13",
 ]

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any
 
 import torch
 
 from kernels.grading.cases import Case, Run
-from kernels.grading.checks import call, computed_by_kernels, reads_once, within_bytes
-from kernels.grading.closeness import kind_fault, wrong_elements
+from kernels.grading.checks import computed_by_kernels, reads_once, within_bytes
 from kernels.grading.compiled_checks import compiles
-from kernels.grading.question import Attempt, NotAnswered, Wrong
+from kernels.grading.question import Attempt, Wrong
 from kernels.grading.questions.kits.gradients import (
     OUTSIDE_OF_SHARE,
     enough_to_finish,
@@ -21,7 +18,6 @@ from kernels.grading.questions.kits.gradients import (
     programs_as_told,
     right_gradient,
 )
-from kernels.grading.questions.kits.numbers import pair
 from kernels.grading.questions.kits.rms_gradients import (
     WIDEST,
     dweight_of,
@@ -30,9 +26,8 @@ from kernels.grading.questions.kits.rms_gradients import (
     explain_rms_dx,
     rms_dx_case,
 )
-from kernels.grading.questions.kits.two_outputs import Part
+from kernels.grading.questions.kits.two_outputs import Part, are_two, graded_second
 from kernels.grading.questions.kits.wrong_models import Tensor, masked_lanes_named, recognised
-from kernels.launch import interpreting
 
 
 def _cases(seed: int) -> tuple[list[Case], list[Case]]:
@@ -56,32 +51,6 @@ def _explain_sums(runs: list[Run]) -> str:
     return recognised(runs, _weighted) or explain_dweight(runs)
 
 
-def _is_pair(attempt: Attempt, case: Case) -> None:
-    with interpreting():
-        told = call(attempt, *(t.clone() for t in case.tensors.values()), *case.options)
-    if told is None or told is ...:
-        raise NotAnswered
-    pair(told, attempt.name, "(dx, dweight)")
-
-
-def _graded_sums(
-    attempt: Attempt, cases: list[Case], runs: list[Run], pairs: list[Any]
-) -> list[Run]:
-    """The runs of dx as runs of dweight, the second of each pair; `Wrong` if one is wrong."""
-    sums = []
-    for case, r, (_, dweight) in zip(cases, runs, pairs, strict=True):
-        wrong = kind_fault(dweight, case.like) is not None or bool(
-            wrong_elements(dweight, case.reference, case.tolerance).any()
-        )
-        if wrong:
-            # Once more by itself, for all that is told of a wrong output.
-            part = Attempt(Part(attempt.answer, 1), attempt.seed)
-            return right_gradient(part, cases, _explain_sums, "dweight", OUTSIDE_OF_SHARE)
-        copies = replace(case, tensors=r.case.tensors)
-        sums.append(replace(r, case=copies, output=dweight))
-    return sums
-
-
 def _read_again(attempt: Attempt, runs: list[Run]) -> None:
     """`Wrong` if more than one launch reads x."""
     for r in runs:
@@ -100,12 +69,18 @@ def _read_again(attempt: Attempt, runs: list[Run]) -> None:
 def grade_one_pass(attempt: Attempt) -> None:
     """Grade `rms_norm_backward(x, dy, weight, inv_rms, programs)`: (dx, dweight), two launches."""
     of_dx, of_dweight = _cases(attempt.seed)
-    _is_pair(attempt, of_dx[4])
+    are_two(attempt, of_dx[4], "(dx, dweight)")
     part = Part(attempt.answer, 0)
     runs = right_gradient(
         Attempt(part, attempt.seed), of_dx, explain_rms_dx, "dx", OUTSIDE_OF_SHARE
     )
-    sums = _graded_sums(attempt, of_dweight, runs, part.returned)
+    alone = Attempt(Part(attempt.answer, 1), attempt.seed)
+    sums = graded_second(
+        of_dweight,
+        runs,
+        part.returned,
+        lambda: right_gradient(alone, of_dweight, _explain_sums, "dweight", OUTSIDE_OF_SHARE),
+    )
     attempt.held.append(f"dx and dweight right on {len(runs)} random inputs")
     no_atomics(attempt, of_dx[0])
     _read_again(attempt, runs)

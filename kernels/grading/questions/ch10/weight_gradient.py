@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any
 
 import torch
 
 from kernels.grading.cases import Case, Run
-from kernels.grading.checks import call, computed_by_kernels
-from kernels.grading.closeness import kind_fault, wrong_elements
+from kernels.grading.checks import computed_by_kernels
 from kernels.grading.compiled_checks import enough_programs
-from kernels.grading.question import Attempt, NotAnswered, Wrong
+from kernels.grading.question import Attempt, Wrong
 from kernels.grading.questions.kits.gradients import no_atomics, right_gradient
-from kernels.grading.questions.kits.numbers import pair
 from kernels.grading.questions.kits.products import (
     LONG,
     ProductCase,
@@ -26,14 +22,13 @@ from kernels.grading.questions.kits.products import (
     within_requests,
 )
 from kernels.grading.questions.kits.tensor_cores import compiles_in_both, on_tensor_cores
-from kernels.grading.questions.kits.two_outputs import Part
+from kernels.grading.questions.kits.two_outputs import Part, are_two, graded_second
 from kernels.grading.questions.kits.wrong_models import (
     Tensor,
     drawn,
     masked_lanes_named,
     recognised,
 )
-from kernels.launch import interpreting
 from kernels.registry import DTYPES
 
 _EDGE = 64
@@ -161,32 +156,6 @@ def _nan(runs: list[Run], what: str) -> str:
     return ""
 
 
-def _is_pair(attempt: Attempt, case: Case) -> None:
-    with interpreting():
-        told = call(attempt, *(t.clone() for t in case.tensors.values()), *case.options)
-    if told is None or told is ...:
-        raise NotAnswered
-    pair(told, attempt.name, "(dweight, dbias)")
-
-
-def _graded_bias(
-    attempt: Attempt, cases: list[Case], runs: list[Run], pairs: list[Any]
-) -> list[Run]:
-    """The runs of dweight as runs of dbias, the second of each pair; `Wrong` if one is wrong."""
-    sums = []
-    for case, r, (_, dbias) in zip(cases, runs, pairs, strict=True):
-        wrong = kind_fault(dbias, case.like) is not None or bool(
-            wrong_elements(dbias, case.reference, case.tolerance).any()
-        )
-        if wrong:
-            # Once more by itself, for all that is told of a wrong output.
-            part = Attempt(Part(attempt.answer, 1), attempt.seed)
-            return right_gradient(part, cases, _explain_bias, "dbias", _OUTSIDE)
-        copies = replace(case, tensors=r.case.tensors)
-        sums.append(replace(r, case=copies, output=dbias))
-    return sums
-
-
 def _stored_once(attempt: Attempt, runs: list[Run]) -> None:
     """`Wrong` if more than one program stores an element of dbias."""
     for r in runs:
@@ -209,11 +178,17 @@ def _budget(case: Case) -> int:
 def grade_weight_gradient(attempt: Attempt) -> None:
     """Grade `weight_gradient(dy, x)`: (dweight, dbias) in one launch, from one load of dy."""
     of_weight, of_bias = _cases(attempt.seed)
-    _is_pair(attempt, of_weight[0])
+    are_two(attempt, of_weight[0], "(dweight, dbias)")
     part = Part(attempt.answer, 0)
     named = Attempt(part, attempt.seed)
     runs = right_gradient(named, of_weight, _explain, "dweight", _OUTSIDE)
-    sums = _graded_bias(attempt, of_bias, runs, part.returned)
+    alone = Attempt(Part(attempt.answer, 1), attempt.seed)
+    sums = graded_second(
+        of_bias,
+        runs,
+        part.returned,
+        lambda: right_gradient(alone, of_bias, _explain_bias, "dbias", _OUTSIDE),
+    )
     attempt.held.append(f"dweight and dbias right on {len(runs)} random inputs")
     no_atomics(attempt, of_weight[1])
     computed_by_kernels(attempt, runs, launches=1)

@@ -9,9 +9,8 @@ import torch
 
 from kernels.grading.cases import Case, Run
 from kernels.grading.checks import computed_by_kernels
-from kernels.grading.compiled_checks import built_for, enough_programs
-from kernels.grading.question import Attempt, Speed, Wrong
-from kernels.grading.questions.ch12.predict import keys_asked_for
+from kernels.grading.compiled_checks import enough_programs
+from kernels.grading.question import Attempt, Speed
 from kernels.grading.questions.kits.attention import (
     CORRECTIONS,
     FALLING,
@@ -27,10 +26,15 @@ from kernels.grading.questions.kits.attention import (
     attention_inputs,
     attention_models,
     by_trait,
+    keys_asked_for,
     scores,
     within_requests_of,
 )
-from kernels.grading.questions.kits.tensor_cores import compiles_in_both, on_tensor_cores
+from kernels.grading.questions.kits.tensor_cores import (
+    all_on_tensor_cores,
+    compiles_in_both,
+    on_tensor_cores,
+)
 from kernels.grading.questions.kits.wrong_models import (
     Tensor,
     lanes_named,
@@ -148,22 +152,6 @@ def _explain(runs: list[Run]) -> str:
     return ""
 
 
-def _both_on_tensor_cores(attempt: Attempt, cases: list[Case]) -> None:
-    """`Wrong` if one of the two products of fp16 goes number by number on sm_80."""
-    known = [case for case in cases if case.x.dtype == torch.float16]
-    case = max(known, key=lambda one: int(one.x.shape[-1]))
-    for launch, built in built_for(attempt, case, 80):
-        # One for a score, at most, beside its exp; without the tensor cores they are d times more.
-        if built.ptx.count("fma.rn.f32") > 8 * max(built.ptx.count("ex2.approx"), 1):
-            raise Wrong(
-                f"{launch.name}, compiled for sm_80, on {case}, multiplies and adds number by "
-                "number in one of its products, or in both.",
-                "Both products take operands of 16 bits: q and k as they are, and the weights "
-                "converted to the dtype of v. An operand in fp32 sends the product to the ordinary "
-                "cores, at a small part of the rate.",
-            )
-
-
 def budget(case: Case) -> int:
     """The bytes of k and v that tiles of 64 queries and 32 keys ask for, up to the diagonal."""
     heads, n, d = case.x.shape
@@ -185,7 +173,13 @@ def grade_causal(attempt: Attempt) -> None:
     enough_programs(attempt, runs, least, "one for every 128 queries of a head")
     lanes_named(attempt, [r.case for r in runs if r.case.x.shape[1] % 16][:2])
     on_tensor_cores(attempt, [r.case for r in runs])
-    _both_on_tensor_cores(attempt, [r.case for r in runs])
+    all_on_tensor_cores(
+        attempt,
+        [r.case for r in runs],
+        "Both products take operands of 16 bits: q and k as they are, and the weights converted to "
+        "the dtype of v. An operand in fp32 sends the product to the ordinary cores, at a small "
+        "part of the rate.",
+    )
     compiles_in_both(attempt, [r.case for r in runs])
 
 

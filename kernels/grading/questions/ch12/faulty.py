@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 
-from kernels.grading.checks import call
-from kernels.grading.question import Attempt, NotAnswered, Wrong
+from kernels.grading.question import Attempt
 from kernels.grading.questions.kits.attention import FAULTS, scores, walk
-from kernels.grading.questions.kits.numbers import kind
+from kernels.grading.questions.kits.experiments import grade_verdicts
 
 VERDICTS = (*FAULTS, "nothing")
 BLOCK = 4
@@ -98,29 +97,4 @@ _PAIRS = {
 
 def grade_fault(attempt: Attempt) -> None:
     """Grade `fault(attend)` on each walk, and on some of them once more."""
-    rng = random.Random(attempt.seed)
-    beds = [*VERDICTS, *rng.sample(VERDICTS, 3)]
-    rng.shuffle(beds)
-    for right in beds:
-        attend = Walk(right)
-        told = call(attempt, attend)
-        if told is None or told is ...:
-            raise NotAnswered
-        if type(told) is not str or told not in VERDICTS:
-            got = repr(told[:40]) if type(told) is str else kind(told)
-            known = ", ".join(repr(name) for name in VERDICTS)
-            raise Wrong(f"{attempt.name} returned {got}; a verdict is one of {known}.")
-        if len(attend.calls) > _MOST:
-            raise Wrong(
-                f"{attempt.name} made {len(attend.calls)} experiments on one function; {_MOST} "
-                "will do.",
-                "Choose inputs on which one fault alone shows, and go from the plainest on: what "
-                "is found out need not be looked for again.",
-            )
-        if told != right:
-            tried = "; ".join(attend.calls) or "nothing"
-            raise Wrong(
-                f"{attempt.name} says {told!r} where it is {right!r}. It tried {tried}.",
-                _PAIRS.get(frozenset((told, right)), _TELLS[right]),
-            )
-    attempt.held.append(f"the verdict on {len(beds)} functions, by experiments alone")
+    grade_verdicts(attempt, VERDICTS, lambda fault, _: Walk(fault), _MOST, _TELLS, _PAIRS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 from kernels.grading.question import Attempt, Wrong
+from kernels.grading.questions.kits.attention import keys_asked_for
 from kernels.grading.questions.kits.numbers import (
     Mistake,
     Told,
@@ -21,14 +22,6 @@ _Call = tuple[int, int, int, int, int, bool]
 
 def _up(size: int, block: int) -> int:
     return -(-size // block)
-
-
-def keys_asked_for(n: int, block_m: int, block_n: int, causal: bool) -> int:
-    """Return how many keys all tiles of one head's queries ask for together."""
-    if not causal:
-        return _up(n, block_m) * n
-    ends = (min(first + block_m, n) for first in range(0, n, block_m))
-    return sum(min(_up(end, block_n) * block_n, n) for end in ends)
 
 
 def of_q(n: int, d: int, block_m: int, block_n: int, itemsize: int, causal: bool) -> int:

@@ -264,6 +264,14 @@ def attention_models(case: Case) -> Iterator[tuple[str, Tensor]]:
             )
 
 
+def keys_asked_for(n: int, block_m: int, block_n: int, causal: bool) -> int:
+    """Return how many keys all tiles of one head's queries ask for together."""
+    if not causal:
+        return -(-n // block_m) * n
+    ends = (min(first + block_m, n) for first in range(0, n, block_m))
+    return sum(min(-(-end // block_n) * block_n, n) for end in ends)
+
+
 def by_trait(runs: Sequence[Run], tells: dict[str, str]) -> str:
     """The remark for the trait that all wrong runs have, and no right one; or ""."""
     failed = {r.case.trait for r in runs if r.fault is not None}
@@ -291,16 +299,18 @@ def within_requests_of(
     budget: Callable[[Case], int],
     what: str,
     means: str,
+    names: tuple[str, str] = ("k", "v"),
 ) -> None:
-    """`Wrong` if the launches ask for more bytes of k and v together than `budget(case)`."""
+    """`Wrong` if the launches ask for more bytes of two tensors together than `budget(case)`."""
+    one, other = names
     for r in runs:
-        moved = [r.traffic(r.case.tensors[name]) for name in ("k", "v")]
-        requested = sum(one.read_requested for one in moved)
+        moved = [r.traffic(r.case.tensors[name]) for name in names]
+        requested = sum(each.read_requested for each in moved)
         if requested > budget(r.case):
             raise Wrong(
-                f"{attempt.name} asks for {requested:,} bytes of k and v on {r.case}; the budget "
-                f"is {budget(r.case):,}: {what}. It reads k {moved[0].times_read:.1f} times and v "
-                f"{moved[1].times_read:.1f} times.",
+                f"{attempt.name} asks for {requested:,} bytes of {one} and {other} on {r.case}; "
+                f"the budget is {budget(r.case):,}: {what}. It reads {one} "
+                f"{moved[0].times_read:.1f} times and {other} {moved[1].times_read:.1f} times.",
                 means,
             )
-    attempt.held.append(f"requested bytes of k and v within the budget: {what}")
+    attempt.held.append(f"requested bytes of {one} and {other} within the budget: {what}")

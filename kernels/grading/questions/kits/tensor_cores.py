@@ -47,6 +47,20 @@ def on_tensor_cores(attempt: Attempt, cases: Sequence[Case]) -> None:
     attempt.held.append("16 bits go to the tensor cores of sm_80, fp32 stays fp32")
 
 
+def all_on_tensor_cores(attempt: Attempt, cases: Sequence[Case], means: str) -> None:
+    """`Wrong`, with what it `means`, if a product of fp16 goes number by number on sm_80."""
+    known = [case for case in cases if case.x.dtype == torch.float16]
+    case = max(known, key=lambda one: int(one.x.shape[-1]))
+    for launch, built in built_for(attempt, case, 80):
+        # One for a score, at most, beside its exp; without the tensor cores they are d times more.
+        if built.ptx.count("fma.rn.f32") > 8 * max(built.ptx.count("ex2.approx"), 1):
+            raise Wrong(
+                f"{launch.name}, compiled for sm_80, on {case}, multiplies and adds number by "
+                "number in one of its products, or in all.",
+                means,
+            )
+
+
 def compiles_in_both(attempt: Attempt, cases: Sequence[Case]) -> None:
     """`Wrong` unless the launches in fp16 and those in fp32 compile for both cards, and fit."""
     for dtype in (torch.float16, torch.float32):

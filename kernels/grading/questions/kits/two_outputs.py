@@ -1,7 +1,8 @@
-"""What questions about two outputs share: a part of an answer, and h of an answer (y, h)."""
+"""What questions about two outputs share: a part of an answer, its second, h of (y, h)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ from kernels.grading.checks import call, index_told, right_everywhere
 from kernels.grading.closeness import kind_fault, relative_error, wrong_elements
 from kernels.grading.diagnosis import symptom
 from kernels.grading.question import Attempt, NotAnswered, Wrong
+from kernels.grading.questions.kits.numbers import pair
 from kernels.launch import interpreting
 
 
@@ -62,6 +64,33 @@ def is_pair(attempt: Attempt, case: Case) -> None:
             f"{attempt.name} returned a {type(told).__name__}{size}; it takes the two tensors "
             f"(y, h)."
         )
+
+
+def are_two(attempt: Attempt, case: Case, what: str) -> None:
+    """`Wrong` unless the answer, called on a case, returns two; `what` is "(dx, dweight)"."""
+    with interpreting():
+        told = call(attempt, *(t.clone() for t in case.tensors.values()), *case.options)
+    if told is None or told is ...:
+        raise NotAnswered
+    pair(told, attempt.name, what)
+
+
+def graded_second(
+    cases: list[Case], runs: list[Run], pairs: list[Any], again: Callable[[], list[Run]]
+) -> list[Run]:
+    """The runs of the first of each pair as runs of the second, that `cases` grade.
+
+    Where one is wrong, `again()` runs it by itself, for all that is told of a wrong output.
+    """
+    found = []
+    for case, r, (_, output) in zip(cases, runs, pairs, strict=True):
+        wrong = kind_fault(output, case.like) is not None or bool(
+            wrong_elements(output, case.reference, case.tolerance).any()
+        )
+        if wrong:
+            return again()
+        found.append(replace(r, case=replace(case, tensors=r.case.tensors), output=output))
+    return found
 
 
 def reads_no_h(attempt: Attempt, runs: list[Run]) -> None:
