@@ -145,6 +145,20 @@ def test_the_page_launches_the_binaries_of_fused_simple(page, causal):
         assert mine.stack_bytes == 0
 
 
+@pytest.mark.parametrize("capability", [75, 80, 90, 120])
+def test_what_the_page_runs_on_a_gpu_compiles_without_spills(page, capability):
+    dtype = torch.float16 if capability < 80 else torch.bfloat16
+    x, of_rows = torch.empty(1, 2, 70, 32, dtype=dtype), torch.empty(1, 2, 70)
+    targets = torch.empty(30, dtype=torch.int64)
+    with recording() as launches:
+        page.attend_back(x, x, x, x, of_rows, x)
+        args = (x[0, 0], x[0, 0], targets, of_rows, 30, 70, 32, -100)
+        page.token_losses[(2,)](*args, BLOCK_TOKENS=16, BLOCK_WORDS=32, BLOCK_K=16)
+    assert len(launches) == 4
+    for launch in launches:
+        assert compile_launch(launch, capability).stack_bytes == 0
+
+
 @pytest.mark.parametrize("tile", [(16, 16), (32, 16), (16, 32), (128, 64), (64, 128)])
 @pytest.mark.parametrize("n", [1, 16, 37, 128, 1000])
 def test_the_pages_formula_is_the_packages(page, tile, n):
