@@ -12,6 +12,7 @@ from typing import Any
 _PLACES = {
     # counting without a GPU
     "aten": "counting.aten",
+    "alive": "counting.alive",
     "traffic": "counting.traffic",
     "count_op": "counting.op_ledger:count_op",
     "instructions": "counting.instructions:instructions",
