@@ -1,6 +1,7 @@
 """The operations by name, and the operators under which PyTorch knows them.
 
-What an operation is stands in `kernels.operation`, whose names can be imported from here too.
+What an operation is stands in `kernels.operation`, where it is measured in `kernels.cases`, what it
+moves in `kernels.moves`: their names can be imported from here too.
 """
 
 from __future__ import annotations
@@ -8,32 +9,32 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from kernels.operation import (
+from kernels.cases import (
     DTYPES,
-    PASSES,
-    SUITES,
-    Backward,
-    Candidates,
     Case,
-    Cost,
-    Moved,
-    MovedStep,
-    Moves,
-    Op,
     Options,
-    Pass,
-    Random,
     Shape,
-    Tolerance,
-    Variant,
     cases,
     dtype_name,
-    named,
     options_name,
     parse_dtype,
     parse_options,
     parse_shape,
     shape_name,
+)
+from kernels.moves import Moved, MovedStep, Moves
+from kernels.operation import (
+    PASSES,
+    SUITES,
+    Backward,
+    Candidates,
+    Cost,
+    Op,
+    Pass,
+    Random,
+    Tolerance,
+    Variant,
+    named,
 )
 
 __all__ = [

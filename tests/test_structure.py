@@ -1,6 +1,7 @@
-"""The package's modules import one another in one direction only."""
+"""The package's modules import in one direction only, and its page names every folder."""
 
 import ast
+import re
 from pathlib import Path
 
 from kernels.paths import ROOT
@@ -55,6 +56,16 @@ def circle(graph: dict[str, set[str]]) -> list[str]:
         if found := visit(name):
             return found
     return []
+
+
+def test_the_page_on_the_package_says_what_lives_in_every_folder():
+    told = (ROOT / "kernels/README.md").read_text(encoding="utf-8")
+    sources = (
+        path for path in (ROOT / "kernels").rglob("*") if path.suffix in (".py", ".cpp", ".cuh")
+    )
+    names = {path.parent.name for path in sources} - {"kernels"}
+    chapters = {re.sub(r"^ch\d+$", "chNN", name) for name in names}
+    assert [name for name in sorted(chapters) if f"{name}/" not in told] == []
 
 
 def test_no_circle_of_imports():

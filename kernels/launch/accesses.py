@@ -16,7 +16,7 @@ from triton.runtime import interpreter as upstream
 
 from kernels.launch.arena import Arena
 from kernels.launch.errors import KernelError, Place
-from kernels.launch.formats import encode, handle_of, is_coded, numbers
+from kernels.launch.formats import encode, handle_of, is_coded, np_dtype, numbers
 
 _Array = np.ndarray[Any, Any]
 
@@ -87,7 +87,7 @@ class Accesses(upstream.InterpreterBuilder):
     ) -> Any:
         lanes = _lanes(mask)
         element = ptrs.get_element_ty()
-        dtype = upstream._get_np_dtype(element)
+        dtype = np_dtype(element)
         fill = np.zeros(ptrs.data.shape, dtype) if other is None else other.data
         real = self._access("load", ptrs, lanes)
         lanes = np.ascontiguousarray(np.broadcast_to(lanes, real.shape))
@@ -98,7 +98,7 @@ class Accesses(upstream.InterpreterBuilder):
         self, ptrs: Any, value: Any, mask: Any, cache_modifier: Any, eviction_policy: Any
     ) -> Any:
         lanes = _lanes(mask)
-        dtype = upstream._get_np_dtype(ptrs.get_element_ty())
+        dtype = np_dtype(ptrs.get_element_ty())
         shape = ptrs.data.shape
         data = np.ascontiguousarray(np.broadcast_to(value.data, shape), dtype=dtype)
         real = self._access("store", ptrs, lanes, data)

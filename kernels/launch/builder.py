@@ -39,7 +39,7 @@ from triton.runtime import interpreter as upstream
 from kernels.launch import libdevice
 from kernels.launch.accesses import Accesses
 from kernels.launch.errors import KernelError
-from kernels.launch.formats import encode, handle_of, is_coded, numbers
+from kernels.launch.formats import encode, handle_of, is_coded, np_dtype, numbers
 
 _BITWISE = (np.bitwise_and, np.bitwise_or, np.bitwise_xor, np.left_shift, np.right_shift)
 _OF_TRUTH = {np.add: np.bitwise_xor, np.subtract: np.bitwise_xor, np.multiply: np.bitwise_and}
@@ -76,8 +76,16 @@ class MendedBuilder(Accesses):
         return handle_of(np.array([value], dtype=np.float32), tl.bfloat16)
 
     def get_all_ones_value(self, type: Any) -> Any:
-        data = np.array([-1]).astype(upstream._get_np_dtype(type.scalar))
+        data = np.array([-1]).astype(np_dtype(type))
         return upstream.TensorHandle(data, type.scalar)
+
+    # Upstream looks up the type of the data many times slower.
+    def get_null_value(self, type: Any) -> Any:
+        return upstream.TensorHandle(np.zeros(1, np_dtype(type)), type)
+
+    def create_splat(self, ret_ty: Any, arg: Any) -> Any:
+        data = np.full(tuple(ret_ty.shape), arg.data, np_dtype(arg.dtype))
+        return upstream.TensorHandle(data, arg.dtype.scalar)
 
     # Conversions
 
@@ -174,7 +182,7 @@ class MendedBuilder(Accesses):
     def create_extern_elementwise(
         self, lib_name: Any, path: Any, symbol: str, arguments: Any, return_type: Any, pure: Any
     ) -> Any:
-        kind = upstream._get_np_dtype(return_type.scalar)
+        kind = np_dtype(return_type)
         values = libdevice.function_of(symbol, kind)(*(numbers(a) for a in arguments))
         return upstream.TensorHandle(np.asarray(values).astype(kind), return_type.scalar)
 

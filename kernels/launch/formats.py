@@ -22,9 +22,24 @@ _NAN_CODE = {"fp8e5": 0x7F, "fp8e4nv": 0x7F, "fp8e4b8": 0x80, "fp8e5b16": 0x80}
 _FINITE = {"fp8e5": 0x7C, "fp8e4nv": 0x7F, "fp8e4b8": 0x80, "fp8e5b16": 0x80, "fp8e4b15": 0x80}
 
 
+_BF16 = tl.bfloat16.name
+_CODED = frozenset(dtype.name for dtype in (tl.bfloat16, *_FP8))
+_np_dtypes: dict[str, np.dtype[Any]] = {}
+
+
+# Types are looked up by their names: upstream compares and hashes them many times slower.
 def is_coded(dtype: Any) -> bool:
     """Whether numbers of a Triton type are kept as their bits: bf16 and fp8."""
-    return dtype.scalar == tl.bfloat16 or dtype.scalar in _FP8
+    return dtype.scalar.name in _CODED
+
+
+def np_dtype(dtype: Any) -> np.dtype[Any]:
+    """NumPy's type for data of a Triton type; that of addresses for a pointer."""
+    scalar = dtype.scalar
+    found = _np_dtypes.get(scalar.name)
+    if found is None:
+        found = _np_dtypes[scalar.name] = upstream._get_np_dtype(scalar)
+    return found
 
 
 @functools.cache
@@ -92,18 +107,18 @@ def toward_zero_to(values: Array, dtype: np.dtype[Any]) -> Array:
 
 def decode(bits: Array, dtype: Any) -> Array:
     """The numbers, in fp32, of bits of a type that is kept so."""
-    if dtype.scalar == tl.bfloat16:
+    if dtype.scalar.name == _BF16:
         return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
     return _decode_fp8(bits, dtype.scalar.name)
 
 
 def encode(values: Array, dtype: Any, toward_zero: bool = False) -> Array:
     """`values` as data of a Triton type: its bits where it is kept so, else NumPy's own."""
-    if dtype.scalar == tl.bfloat16:
+    if dtype.scalar.name == _BF16:
         return _encode_bf16(values, toward_zero)
     if is_coded(dtype):
         return _encode_fp8(np.asarray(values), dtype.scalar.name, toward_zero)
-    kind = upstream._get_np_dtype(dtype.scalar)
+    kind = np_dtype(dtype)
     if toward_zero and kind.kind == "f" and kind.itemsize < values.dtype.itemsize:
         return toward_zero_to(values, kind)
     return values.astype(kind, copy=False)

@@ -18,12 +18,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import triton.language as tl
-from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter as upstream
 from triton.runtime.jit import ConstexprFunction, JITFunction
 
 from kernels.launch import reductions
 from kernels.launch.builder import MendedBuilder
+from kernels.launch.formats import np_dtype
+from kernels.launch.semantic import Semantic
 
 _PYTHON = {
     name.strip("_"): getattr(operator, name)
@@ -68,7 +69,7 @@ class Language:
         self, builder: MendedBuilder, function_of: Callable[[JITFunction[Any]], Callable[..., Any]]
     ) -> None:
         self.builder = builder
-        self.semantic = TritonSemantic(builder)
+        self.semantic = Semantic(builder)
         self._function_of = function_of
         self._functions: dict[int, Callable[..., Any]] = {}
         self._special: dict[int, Callable[..., Any]] = {
@@ -207,7 +208,7 @@ class Language:
         bounds = tl.range(*args, **kwargs)
         values = [self.semantic.to_tensor(v) for v in (bounds.start, bounds.end, bounds.step)]
         kind = functools.reduce(self.semantic.integer_promote_impl, map(_whole, values))
-        data = upstream._get_np_dtype(kind)
+        data = np_dtype(kind)
         for number in builtins.range(*(int(v.handle.data.item()) for v in values)):
             self.builder.tick()
             yield tl.tensor(upstream.TensorHandle(np.array([number]).astype(data), kind), kind)

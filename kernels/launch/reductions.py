@@ -15,6 +15,7 @@ import triton.language as tl
 from triton.runtime import interpreter as upstream
 
 from kernels.launch.formats import Array, is_coded
+from kernels.launch.semantic import Tensor, block
 
 Combine = Callable[..., Any]
 
@@ -36,8 +37,8 @@ def _plain(value: Any) -> Any:
 
 def tensor_of(data: Array, dtype: Any, scalar: bool = False) -> Any:
     """A block tensor of `data`, or the scalar that its one element is."""
-    kind = dtype.scalar if scalar else tl.block_type(dtype.scalar, list(data.shape))
-    return tl.core.tensor(upstream.TensorHandle(data, dtype.scalar), kind)
+    kind = dtype.scalar if scalar else block(dtype.scalar, data.shape)
+    return Tensor(upstream.TensorHandle(data, dtype.scalar), kind)
 
 
 def _narrow(tensor: Any) -> bool:
