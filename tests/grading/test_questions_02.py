@@ -164,6 +164,11 @@ def test_merge_wrong(answer, means):
     fails(check("02.3", answer), means=means)
 
 
+def test_a_fault_of_a_merge_explains_every_pair():
+    # Of this seed's pairs one looks as if a weight were missing, by chance.
+    fails(check("02.3", s.merge_naively, seed=3802783044), means="E[x²] - E[x]²")
+
+
 @pytest.mark.parametrize(
     ("answer", "message"),
     [

@@ -35,7 +35,7 @@ def test_right_answers_pass_whatever_is_set(question):
     assert_all_pass_soon(question, RIGHT[question])
 
 
-@pytest.mark.parametrize("seed", [2, 3, 4])
+@pytest.mark.parametrize("seed", [2, 3])
 @pytest.mark.parametrize("question", RIGHT)
 def test_right_answers_pass_whatever_the_seed(question, seed):
     for answer in RIGHT[question]:

@@ -25,7 +25,7 @@ from tests.grading.mutation import Graded, Mutant, answer_of, formula_mutants
 # Answers to a fork. Much of what a fork takes is what any first answer finds out, and most of a
 # wrong one's time; few enough that what one of them leaves behind can't fill the memory.
 _AT_ONCE = 24
-_COUNTED = 6
+_COUNTED = 4
 
 
 class Verdict(NamedTuple):
