@@ -14,6 +14,8 @@ from kernels.launch.interpreter import tensors_of
 from kernels.registry import Tolerance
 
 Tensor = torch.Tensor
+# How the fault of an old output begins.
+KEPT = "it returned the memory of an earlier call's output"
 
 
 def memory_of(tensor: Tensor) -> int:

@@ -19,7 +19,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernels.cuda import CudaError, initcheck
-from kernels.grading.cases import Case, Run, memory_of
+from kernels.grading.cases import KEPT, Case, Run, memory_of
 from kernels.grading.closeness import (
     changed,
     index_of,
@@ -173,7 +173,7 @@ def run(attempt: Attempt, case: Case, earlier: Sequence[Run] = ()) -> Run:
     if fault is None and output.numel():
         places = {memory_of(r.output) for r in earlier if r.fault is None and r.output.numel()}
         if memory_of(output) in places:
-            fault = "it returned the memory of an earlier call's output, which it overwrote or kept"
+            fault = f"{KEPT}, which it overwrote or kept"
     for name, tensor in given.items():
         first = changed(case.tensors[name], tensor)
         if fault is None and first is not None:
@@ -203,6 +203,11 @@ def index_told(attempt: Attempt, case: Case) -> Iterator[None]:
         raise
 
 
+def remark(runs: list[Run], explain: Callable[[list[Run]], str]) -> str:
+    """What wrong runs mean: what their question's `explain` makes of them, or a plain symptom."""
+    return explain(runs) or symptom(runs)
+
+
 def right_everywhere(
     attempt: Attempt, cases: Sequence[Case], explain: Callable[[list[Run]], str]
 ) -> list[Run]:
@@ -219,7 +224,7 @@ def right_everywhere(
         stored = f"; {shown.stored}" if shown.stored else ""
         raise Wrong(
             f"{attempt.name} on {first.case}: {first.fault}{stored}.{also}",
-            explain(runs) or symptom(runs),
+            remark(runs, explain),
             pictures=shown.pictures,
         )
     shapes = {tuple(case.x.shape) for case in cases}

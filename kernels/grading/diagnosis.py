@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from kernels.grading.cases import Run
+from kernels.grading.cases import KEPT, Run
 from kernels.grading.closeness import relative_error
 from kernels.grading.pictures import as_rows
 
@@ -15,7 +15,11 @@ from kernels.grading.pictures import as_rows
 def symptom(runs: Sequence[Run]) -> str:
     """The cause that fits which of `runs` are wrong and where, or "" if none does."""
     failed = [r for r in runs if r.fault is not None]
-    passed = [r for r in runs if r.fault is None]
+    if failed and all(_kept(r) for r in failed):
+        return (
+            "What a call returns is the caller's from then on. Allocate the output in the "
+            "function, at every call, and keep nothing."
+        )
     if failed and all(_other_dtype(r) for r in failed):
         return (
             "The values were not looked at: the output takes the dtype that the question names, "
@@ -33,10 +37,6 @@ def symptom(runs: Sequence[Run]) -> str:
         )
     if not failed or any(not r.wrong.numel() for r in failed):
         return ""
-
-    def only(trait: Callable[[Run], bool]) -> bool:
-        # Where nothing passed, no input without the trait has been seen to be right.
-        return bool(passed) and all(map(trait, failed)) and not any(map(trait, passed))
 
     if all(_stale(r, runs) for r in failed):
         return "These are the values of an earlier call: the inputs are new at every call."
@@ -56,21 +56,16 @@ def symptom(runs: Sequence[Run]) -> str:
             f"{what} never stored: the mask ends too early, or the block is too narrow. It takes "
             "cols < n_cols, and a block of triton.next_power_of_2(n_cols), or a loop."
         )
-    narrow = all(r.case.x.dtype != torch.float32 for r in failed)
-    if narrow and any(r.case.x.dtype == torch.float32 for r in passed):
+    if only_in_16_bits(runs):
         return "It is right in fp32: do the arithmetic in fp32, and convert when you store."
-    special = [r for r in failed if r.case.trait]
-    if len(special) == len(failed) and any(not r.case.trait for r in passed):
-        return (
-            "It is wrong where the mean is large against the spread: a variance as E[x²] - E[x]² "
-            "takes two nearly equal numbers from each other. Centre first, then square."
-        )
-    if all(bool(r.output.isnan().any()) for r in failed):
+    if told := far_from_0(runs):
+        return told
+    if all(map(_only_nan, failed)):
         return (
             "An element that is nan was never stored, or comes from 0 / 0, from the root of a "
             "negative number, or from inf - inf. New memory holds nan in this check."
         )
-    if only(lambda r: not _power_of_two(r.case.x.shape[-1])):
+    if only_where(runs, lambda r: not _power_of_two(r.case.x.shape[-1])):
         return "It is right where the width is a power of two: look at the lanes beyond the row."
     # Of inputs that are hard to get right, such as those far from 0, 16 bits leave nothing.
     plain = [r for r in failed if not r.case.trait]
@@ -80,11 +75,71 @@ def symptom(runs: Sequence[Run]) -> str:
             "Keep what is summed in fp32, and convert when you store."
             + (" Far from 0, 16 bits leave less than that." if len(plain) < len(failed) else "")
         )
-    if only(lambda r: r.case.x.shape[0] > 1):
+    if only_where(runs, lambda r: r.case.x.shape[0] > 1):
         if all(r.case.x.dim() > 1 for r in runs):
             return "It is right for one row: look at how a program finds its row."
         return "It is right for one element: look at how a lane finds its element."
     return ""
+
+
+def only_where(runs: Sequence[Run], trait: Callable[[Run], bool]) -> bool:
+    """Whether the runs with a trait are the wrong ones, and others are right."""
+    failed = [r for r in runs if r.fault is not None]
+    passed = [r for r in runs if r.fault is None]
+    # Where nothing passed, no input without the trait has been seen to be right.
+    both = bool(failed) and bool(passed)
+    return both and all(map(trait, failed)) and not any(map(trait, passed))
+
+
+def only_where_not_square(runs: Sequence[Run]) -> bool:
+    """Whether x (rows, cols) is taken rightly where it is square; one row or column may pass."""
+    some = [r for r in runs if r.fault is not None or min(r.case.x.shape) > 1]
+    return only_where(some, lambda r: r.case.x.shape[0] != r.case.x.shape[1])
+
+
+def only_in_16_bits(runs: Sequence[Run]) -> bool:
+    """Whether fp32 is right, and 16 bits are off as sums or products in 16 bits are.
+
+    Some inputs in 16 bits may be right: short sums are. Of those that are hard to get right, 16
+    bits leave nothing.
+    """
+    failed = [r for r in runs if r.fault is not None]
+    wide = {r.fault is None for r in runs if r.case.x.dtype == torch.float32}
+    if not failed or wide != {True} or any(not r.wrong.numel() for r in failed):
+        return False
+    return all(r.case.trait or _coarse(r) for r in failed)
+
+
+def _coarse(run: Run) -> bool:
+    """Whether an output has the right size, or an infinity, or a nan that comes of one."""
+    output = run.output.detach().double()
+    finite = output.isfinite()
+    if not bool(finite.any()):
+        return True
+    return relative_error(output[finite], run.case.reference[finite]) < 0.5
+
+
+def far_from_0(runs: Sequence[Run]) -> str:
+    """What is told where all inputs far from 0 are wrong and no others; or ""."""
+    failed = [r for r in runs if r.fault is not None]
+    traits = {r.case.trait for r in failed}
+    right = {r.case.trait for r in runs if r.fault is None}
+    if not failed or "" not in right or traits & right or any("mean" not in t for t in traits):
+        return ""
+    return (
+        "It is wrong where the mean is large against the spread: a variance as E[x²] - E[x]² "
+        "takes two nearly equal numbers from each other. Centre first, then square."
+    )
+
+
+def _only_nan(run: Run) -> bool:
+    """Whether what is wrong in an output is nan, all of it."""
+    return torch.equal(run.output.detach().isnan().flatten(), run.wrong)
+
+
+def _kept(run: Run) -> bool:
+    """Whether an output lies in the memory of an earlier one."""
+    return run.fault is not None and run.fault.startswith(KEPT)
 
 
 def _other_dtype(run: Run) -> bool:

@@ -5,7 +5,7 @@ import pytest
 from kernels.paths import ROOT
 from tests.grading.cuda_mutation import answer_of, kernels_of, merged, mutants
 from tests.grading.mutation import graded
-from tests.grading.verdict import fault, faults
+from tests.grading.verdict import count_some, fault, faults
 
 ASKED = {one.question: one for one in graded(ROOT / "solutions/04_unfused_cuda_kernels.ipynb")}
 WRITTEN = {
@@ -29,17 +29,19 @@ SAME = {
 
 
 @pytest.mark.parametrize("question", WRITTEN)
-def test_mutants_are_caught(question):
+def test_mutants_are_caught_and_counted(question, record_property):
     asked, name = ASKED[question], WRITTEN[question]
     made = list(mutants(kernels_of(asked)[name]))
     assert len(made) >= 8
     compiled = merged([m.source for m in made], 2.0)
-    told = faults(question, [answer_of(asked, name, kernels) for kernels in compiled])
+    answers = [answer_of(asked, name, kernels) for kernels in compiled]
+    told = faults(question, answers)
     # All are compiled as one: what the compiler refuses would be a fault of every mutant.
     assert [why for why in told if "doesn't compile" in why] == []
     lived = [mutant.told for mutant, why in zip(made, told, strict=True) if not why]
     unknown = [told for told in lived if told not in SAME]
     assert len(unknown) <= 0.02 * (len(made) - len(lived) + len(unknown)), unknown
+    count_some(question, answers, told, record_property)
 
 
 def test_kernels_that_are_merged_are_right_alone():

@@ -20,11 +20,11 @@ SAME = {
 }
 
 
-def test_mutants_are_caught():
+def test_mutants_are_caught_and_counted(record_property):
     names = page("08_chains_and_random_numbers")
     made = list(all_mutants(names["dropping"].source, CHANGES))
     assert len(made) >= 8
     made = made[:: -(-len(made) // MOST)]
-    told = lived("08.7", WRITTEN, names, made)
+    told = lived("08.7", WRITTEN, names, made, record_property)
     unknown = [mutant for mutant in told if mutant not in SAME]
     assert len(unknown) <= 0.02 * len(made), unknown

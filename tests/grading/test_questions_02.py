@@ -13,12 +13,18 @@ from kernels.lab.counting.op_ledger import count_op
 from kernels.ops.norms.layernorm import OP
 from tests.grading import submissions as s
 from tests.grading.known_wrong import fails
-from tests.grading.right import assert_passes_soon
+from tests.grading.right import assert_all_pass_soon, assert_passes_soon
+
+RIGHT = {
+    "02.1": (s.bytes_by_operator, s.bytes_in_one_formula),
+    "02.2": (s.masked_square, s.two_rows, s.with_fault("")),
+    "02.3": (s.merge, s.merge_by_identity, s.merge_one_way),
+}
 
 
-@pytest.mark.parametrize("answer", [s.bytes_by_operator, s.bytes_in_one_formula])
-def test_bytes_right(answer):
-    assert_passes_soon("02.1", answer)
+@pytest.mark.parametrize("question", RIGHT)
+def test_right_answers_pass_whatever_is_set(question):
+    assert_all_pass_soon(question, RIGHT[question])
 
 
 @pytest.mark.parametrize(
@@ -84,11 +90,6 @@ def test_a_diagnosis_explains_every_run_that_failed_and_none_that_passed():
     assert explain_layer_norm([first, right]) == ""
 
 
-@pytest.mark.parametrize("answer", [s.masked_square, s.two_rows, s.with_fault("")])
-def test_layer_norm_right(answer):
-    assert_passes_soon("02.2", answer)
-
-
 @pytest.mark.parametrize(
     ("answer", "message", "means"),
     [
@@ -137,11 +138,6 @@ def test_layer_norm_wrong(answer, message, means):
     fails(check("02.2", answer, seed=1), message=message, means=means)
 
 
-@pytest.mark.parametrize("answer", [s.merge, s.merge_by_identity, s.merge_one_way])
-def test_merge_right(answer):
-    assert_passes_soon("02.3", answer)
-
-
 def broken(**how):
     return lambda a, b: s.merge(a, b, **how)
 
@@ -166,6 +162,11 @@ def broken(**how):
 )
 def test_merge_wrong(answer, means):
     fails(check("02.3", answer), means=means)
+
+
+def test_a_fault_of_a_merge_explains_every_pair():
+    # Of this seed's pairs one looks as if a weight were missing, by chance.
+    fails(check("02.3", s.merge_naively, seed=3802783044), means="E[x²] - E[x]²")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Wrong numbers of set 09 get the remark meant for them; what its checks rest on is right."""
 
-import ast
 import json
 import linecache
 
@@ -17,7 +16,9 @@ from kernels.grading.questions.ch09 import asks, chain, forecast, gated, pays, r
 from kernels.grading.questions.kits.captured import Captured
 from kernels.lab.counting import aten, traffic
 from kernels.lab.profiling import generated
+from kernels.lab.profiling.launched import Launched
 from kernels.paths import ROOT
+from tests.grading import compiled_09
 from tests.grading import submissions_09 as s
 from tests.grading.known_wrong import fails
 
@@ -226,21 +227,38 @@ def test_the_graphs_of_09_1_are_those_that_the_compiler_captures(capsys):
 
 def _recorded() -> dict:
     """What an H200 ran for the functions of the page, and what the compiler wrote for two."""
-    return json.loads((ROOT / "tests" / "grading" / "compiled_09.json").read_text())
+    return json.loads(compiled_09.FILE.read_text())
 
 
 def test_the_launches_of_09_1_are_those_that_a_gpu_ran():
-    recorded = _recorded()["kernels"]
-    shown = {
-        node.name: ast.unparse(node)
-        for node in ast.parse(_cell("q1-functions")).body
-        if isinstance(node, ast.FunctionDef)
-    }
-    assert shown.keys() == forecast.KNOWN.keys()
+    recorded, shown = _recorded()["kernels"], compiled_09.functions()
+    assert recorded.keys() == shown.keys() >= forecast.KNOWN.keys()
+    for name, told in recorded.items():
+        source = told["source"].replace("relu done", "relu is done")
+        assert source == compiled_09.source_of(shown[name])
     for name, known in forecast.KNOWN.items():
-        told = recorded[name]
-        assert told["source"].replace("relu done", "relu is done") == shown[name]
-        assert (len(told["names"]) == 1) == known.one_launch, name
+        assert (len(recorded[name]["names"]) == 1) == known.one_launch, name
+
+
+def test_the_record_is_made_again_by_one_command(monkeypatch, capsys):
+    texts = _recorded()["texts"]
+    module = f"x = async_compile.triton('one', '''import triton\n{texts['added']}''')"
+    monkeypatch.setattr(generated, "COLS", 32)
+    monkeypatch.setattr(torch, "compile", lambda fn: fn)
+    monkeypatch.setattr(
+        torch._inductor.utils, "run_and_get_code", lambda fn, *args: (fn(*args), [module])
+    )
+    made = compiled_09.recorded(
+        torch.device("cpu"), ["added"], lambda call: (call(), [Launched("add", ("one",))])
+    )
+    source = compiled_09.source_of(compiled_09.functions()["added"])
+    assert made["kernels"] == {"added": {"names": ["one"], "source": source}}
+    assert made["texts"] == {"added": texts["added"]}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    before = compiled_09.FILE.read_bytes()
+    assert compiled_09.main() == 2
+    assert "no GPU" in capsys.readouterr().out
+    assert compiled_09.FILE.read_bytes() == before
 
 
 def test_the_chapters_functions_are_as_those_of_09_1():

@@ -223,7 +223,12 @@ def test_order_wrong(answer, message, means, seed):
     [
         ("10.5", products.by_the_package, "a function of the package", "an answer of your own"),
         ("10.5", products.into_its_input, "changed its input weight", ""),
-        ("10.5", products.once_and_for_all(), "the memory of an earlier call", None),
+        (
+            "10.5",
+            products.once_and_for_all(),
+            "the memory of an earlier call",
+            "Allocate the output in the function",
+        ),
         ("10.5", products.behind_the_dispatcher, "don't read all of x", ""),
         ("10.5", products.launched_and_thrown_away, "of the output's", ""),
         ("10.5", AlwaysEqual(), "not a torch.Tensor", ""),

@@ -195,7 +195,12 @@ def test_splits_wrong(answer, message, means):
         ("12.8", kernels.causal_by_the_package, "a function of the package", "of your own"),
         ("12.8", kernels.causal_by_the_packages_kernel, "a kernel of the package", "of your own"),
         ("12.8", kernels.causal_into_its_input, "changed its input k", ""),
-        ("12.8", kernels.causal_once_and_for_all(), "the memory of an earlier call", ""),
+        (
+            "12.8",
+            kernels.causal_once_and_for_all(),
+            "the memory of an earlier call",
+            "Allocate the output in the function",
+        ),
         ("12.8", kernels.causal_behind_the_dispatcher, "don't read all of q", ""),
         ("12.8", AlwaysEqual(), "not a torch.Tensor", ""),
         ("12.9", lambda q, k, v, splits: exit(), "raised SystemExit", ""),

@@ -1,5 +1,6 @@
 """A check in a notebook that set this and that: it never raises, and a right answer stays right."""
 
+import importlib
 import json
 import os
 import signal
@@ -7,14 +8,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 
 import pytest
 import torch
 
 from kernels.grading import check, progress
+from kernels.grading.question import questions
 from kernels.paths import ROOT
 from tests.grading import submissions as s
+from tests.grading.amid import AT_ONCE, SETTINGS, amid, ignored_children
 from tests.grading.test_exercises import code_cells
 
 right = s.with_fault("")
@@ -30,99 +32,31 @@ def solution(question: str):
     return next(value for name, value in names.items() if callable(value))
 
 
-def no_home(monkeypatch) -> None:
-    for name in ("HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "TRITON_HOME"):
-        monkeypatch.delenv(name, raising=False)
-
-    def nobody(number):
-        raise KeyError(number)
-
-    monkeypatch.setattr("pwd.getpwuid", nobody)
-
-
-def no_temporary_folder(monkeypatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/none"])
-
-
-def a_temporary_folder_that_is_gone(monkeypatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", "/none")
-
-
-def no_working_directory(monkeypatch) -> None:
-    folder = tempfile.mkdtemp()
-    monkeypatch.chdir(folder)
-    os.rmdir(folder)
-
-
-def ignored_children(monkeypatch) -> None:
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-
-
-def somebody_who_takes_children(monkeypatch) -> None:
-    def take(*_) -> None:
-        while True:
-            try:
-                if os.waitpid(-1, os.WNOHANG)[0] == 0:
-                    return
-            except ChildProcessError:
-                return
-
-    signal.signal(signal.SIGCHLD, take)
-
-
-def few_frames(monkeypatch) -> None:
-    depth, frame = 0, sys._getframe()
-    while frame is not None:
-        depth, frame = depth + 1, frame.f_back
-    sys.setrecursionlimit(depth + 30)
-
-
-def traced(monkeypatch) -> None:
-    sys.settrace(lambda *_: None)
-
-
-SETTINGS: dict[str, Callable] = {
-    one.__name__: one
-    for one in (
-        no_home,
-        no_temporary_folder,
-        a_temporary_folder_that_is_gone,
-        no_working_directory,
-        ignored_children,
-        somebody_who_takes_children,
-        few_frames,
-        traced,
-    )
-}
-
-
-@pytest.fixture
-def put_back():
-    limit, handler, trace = (
-        sys.getrecursionlimit(),
-        signal.getsignal(signal.SIGCHLD),
-        sys.gettrace(),
-    )
-    yield
-    sys.setrecursionlimit(limit)
-    signal.signal(signal.SIGCHLD, handler)
-    sys.settrace(trace)
-
-
 @pytest.mark.parametrize("name", SETTINGS)
-def test_a_right_answer_stays_right(name, monkeypatch, put_back, own_progress) -> None:
-    SETTINGS[name](monkeypatch)
-    kept = dict(os.environ), tempfile.tempdir, sys.getrecursionlimit(), sys.gettrace()
-    handler = signal.getsignal(signal.SIGCHLD)
-    result = check("02.2", right)
-    assert (dict(os.environ), tempfile.tempdir, sys.getrecursionlimit(), sys.gettrace()) == kept
-    assert signal.getsignal(signal.SIGCHLD) is handler
-    if name == "no_working_directory":
-        with pytest.raises(FileNotFoundError):
-            os.getcwd()
-    assert result.passed, result
-    assert progress().points == 4
+def test_a_right_answer_stays_right(name) -> None:
+    with amid((SETTINGS[name],)):
+        kept = dict(os.environ), tempfile.tempdir, sys.getrecursionlimit(), sys.gettrace()
+        handler = signal.getsignal(signal.SIGCHLD)
+        result = check("02.2", right)
+        assert (dict(os.environ), tempfile.tempdir, sys.getrecursionlimit(), sys.gettrace()) == kept
+        assert signal.getsignal(signal.SIGCHLD) is handler
+        if name == "no_working_directory":
+            with pytest.raises(FileNotFoundError):
+                os.getcwd()
+        assert result.passed, result
+        assert progress().points == 4
+
+
+def test_every_setting_is_around_some_right_answer_of_every_question() -> None:
+    """The tests of all sets check right answers amid `AT_ONCE`; here is what they leave out."""
+    paths = (ROOT / "tests/grading").glob("test_questions_[01]*.py")
+    tables = [
+        getattr(importlib.import_module(f"tests.grading.{path.stem}"), "RIGHT", {})
+        for path in paths
+    ]
+    assert set().union(*tables) == set(questions())
+    around = {setting for settings in AT_ONCE for setting in settings}
+    assert around >= set(SETTINGS.values()) - {SETTINGS["no_home"]}
 
 
 FIRST = """
@@ -183,23 +117,28 @@ DEBUGGED = """
 import debugpy
 from kernels.grading import check
 from tests.grading import submissions
+from tests.grading.edited import edited
 debugpy.listen(("127.0.0.1", 0))
-print([check("02.3", answer).points for answer in (submissions.merge, submissions.merge_naively)])
+told = [check(question, edited(question)) for question in QUESTIONS]
+told += [check("02.3", answer) for answer in (submissions.merge, submissions.merge_naively)]
+print([result.passed for result in told], any(result.printed for result in told))
 """
+# Of each set one whose answer is a kernel, if it asks for one.
+DEBUGGED_QUESTIONS = "01.1 02.2 03.5 04.6 05.3 06.4 07.4 08.3 09.2 10.4 12.7".split()
 
 
 def test_a_debugger_may_be_attached() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", DEBUGGED],
+        [sys.executable, "-c", DEBUGGED.replace("QUESTIONS", repr(DEBUGGED_QUESTIONS))],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
         check=True,
     )
-    assert done.stdout.endswith("\n[3, 0]\n"), done.stdout
-    assert "Your code printed" not in done.stdout
+    right = [True] * (len(DEBUGGED_QUESTIONS) + 1)
+    assert done.stdout.endswith(f"\n{[*right, False]} False\n"), done.stdout
 
 
 def leaves_a_child(a, b):
@@ -228,11 +167,10 @@ def dies(a, b):
 
 @pytest.mark.parametrize("answer", [endless, dies])
 @pytest.mark.parametrize("children", ["kept", "ignored"])
-def test_what_ends_it_is_told_with_the_seed(answer, children, monkeypatch, put_back) -> None:
+def test_what_ends_it_is_told_with_the_seed(answer, children, monkeypatch) -> None:
     monkeypatch.setattr("kernels.grading.isolation.LIMIT_S", 1.0)
-    if children == "ignored":
-        ignored_children(monkeypatch)
-    result = check("02.3", answer, seed=7)
+    with amid((ignored_children,) if children == "ignored" else ()):
+        result = check("02.3", answer, seed=7)
     assert result.rerun == f'check("02.3", {answer.__name__}, seed=7)'
     assert "did not end within 1 seconds" in result.message or "SIGSEGV" in result.message
     assert result.rerun in repr(result)

@@ -247,3 +247,38 @@ def test_readme_and_front_page_say_how() -> None:
         for word in ("make lab", "VS Code", "Colab", "macOS", "g++", "GB", "minutes"):
             assert word in text, (name, word)
     assert "points_on_drive" in (ROOT / "README.md").read_text()
+
+
+ANSWERS = """
+from kernels.grading import check, progress
+import torch, triton, triton.language as tl
+
+@triton.jit
+def copy_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + i, tl.load(x_ptr + i, mask=i < n), mask=i < n)
+
+def my_copy(x):
+    y = torch.empty_like(x)
+    copy_kernel[(triton.cdiv(len(x), 1024),)](x, y, len(x), BLOCK=1024)
+    return y
+
+check("03.3", my_copy)
+print(progress().points)
+"""
+
+
+def test_a_file_of_answers_is_checked_in_a_terminal(tmp_path: Path, own_progress) -> None:
+    text = (ROOT / "README.md").read_text()
+    assert "run `PYTHONPATH=. .venv/bin/python work/answers.py` in the clone" in text
+    (tmp_path / "answers.py").write_text(ANSWERS)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "answers.py")],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": "."},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert "✓ passed · 03.3 A copy · 2 of 2 points" in done.stdout, done.stdout + done.stderr
+    assert done.stdout.endswith("\n2\n")

@@ -33,7 +33,7 @@ from kernels.paths import DATA_DIR
 Tensor = torch.Tensor
 FILE = "generated.json"
 ROWS = (4096, 2048, 1024)  # of a first call, of a second with another shape, and of a third
-COLS, INNER = 4096, 1024
+COLS, INNER, EXPERTS = 4096, 1024, 128
 # Where the compiler put a kernel on the machine that recorded it.
 _PLACE = re.compile(r"^ *# kernel path: .*\n", re.MULTILINE)
 # A kernel in a module that TorchInductor wrote: its name and its text.
@@ -93,7 +93,7 @@ def selected(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Function:
-    """A function to compile, and the sizes of its arguments by letters: R rows, N columns, K."""
+    """A function to compile, and its arguments by letters: R rows, N columns, K, E experts."""
 
     fn: Callable[..., Tensor]
     sizes: tuple[str, ...]
@@ -105,7 +105,7 @@ class Function:
 
     def inputs(self, rows: int, device: torch.device | str) -> list[Tensor]:
         """Fresh random arguments in bf16, for a number of rows."""
-        letters = {"R": rows, "N": COLS, "K": INNER}
+        letters = {"R": rows, "N": COLS, "K": INNER, "E": EXPERTS}
         generator = torch.Generator(device=device).manual_seed(0)
         return [
             torch.randn([letters[one] for one in size], generator=generator, device=device).to(

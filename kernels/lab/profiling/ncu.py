@@ -34,9 +34,9 @@ BUSY = {
     pipe: f"sm__pipe_{pipe}_cycles_active.avg.pct_of_peak_sustained_active"
     for pipe in ("alu", "fma", "fmaheavy", "xu", "tensor_op_gmma")
 }
-# What the warps of a scheduler wait for while it starts an instruction: how many, on the average.
-# `barrier` is another warp, `long_scoreboard` memory beyond an SM, `short_scoreboard` its own memory
-# and the slow pipes, `wait` the time that an instruction always takes, `not_selected` its turn.
+# How many warps of a scheduler wait, on the average, while it starts an instruction, and for what:
+# `barrier` is another warp, `long_scoreboard` memory beyond an SM, `short_scoreboard` its own
+# memory and the slow pipes, `wait` what an instruction always takes, `not_selected` its turn.
 WAITS = {
     what: f"smsp__average_warps_issue_stalled_{what}_per_issue_active.ratio"
     for what in (

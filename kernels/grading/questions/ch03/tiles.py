@@ -12,6 +12,7 @@ import triton
 from kernels.grading.cases import Case, Run
 from kernels.grading.checks import computed_by_kernels, reads_once, within_bytes
 from kernels.grading.compiled_checks import compiles
+from kernels.grading.diagnosis import only_in_16_bits, only_where_not_square
 from kernels.grading.question import Attempt, Speed, Wrong
 from kernels.grading.questions.kits.wrong_models import (
     EXACT,
@@ -67,7 +68,7 @@ def _explain_sum(runs: list[Run]) -> str:
     failed = [r for r in runs if r.fault is not None]
     if any(not r.wrong.numel() for r in failed):
         return ""
-    if all(r.case.x.dtype == torch.float16 for r in failed):
+    if only_in_16_bits(runs):
         return (
             "It is right in fp32. In fp16 a sum overflows beyond 65504 and loses small summands "
             "long before: convert with .to(tl.float32) before the sum, not after."
@@ -176,7 +177,7 @@ def _explain_tile(runs: list[Run]) -> str:
         square = [r for r in failed if r.wrong.numel()]
         copied = all(torch.equal(r.output, r.case.x) for r in square)
         return _SHAPE_OF_X if not square else _COPIED if copied else ""
-    if failed and all(r.case.x.shape[0] != r.case.x.shape[1] for r in failed):
+    if only_where_not_square(runs):
         return (
             "It is right where x is square: the row stride of x is n_cols, that of the output is "
             "n_rows."

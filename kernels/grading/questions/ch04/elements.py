@@ -109,6 +109,8 @@ def _silu_models(case: Case) -> Iterator[tuple[str, Tensor]]:
     yield "The sign of the exponent is lost: sigmoid(a) = 1 / (1 + exp(-a)).", a * (1 - one) * b
     yield "silu is taken of -a; it is taken of a.", -a * (1 - one) * b
     yield "b is added; it takes a product.", a * one + b
+    yield "The sign in the quotient is lost: 1 + exp(-a).", a / (1 - torch.exp(-a)) * b
+    yield "It is multiplied by 1 + exp(-a); silu is a divided by it.", a / one * b
     yield "a is multiplied by b, and no sigmoid is taken.", a * b
     yield "That is a * exp(-a) * b: the 1 + and the quotient are missing.", a * torch.exp(-a) * b
 
@@ -117,7 +119,7 @@ def _explain_silu(runs: list[Run]) -> str:
     if told := at_end(runs) or recognised(runs, _silu_models):
         return told
     failed = [r for r in runs if r.fault is not None]
-    if all(r.case.trait and r.wrong.numel() for r in failed):
+    if all(r.case.trait and r.wrong.numel() and bool(r.output.isnan().any()) for r in failed):
         return (
             "It is right for small values. Beyond 89, exp(a) is infinite in fp32, and inf / inf "
             "is nan. 1 / (1 + exp(-a)) has one exponential and no such quotient."
@@ -158,6 +160,8 @@ def _scale_models(case: Case) -> Iterator[tuple[str, Tensor]]:
     yield "inverse is missing: row r takes inverse[r].", x * weight
     yield "weight is missing: column c takes weight[c].", x * inverse[:, None]
     yield "x is divided by inverse; it takes a product.", x / inverse[:, None] * weight
+    yield "x is added; it takes a product of three.", x + inverse[:, None] * weight
+    yield "weight is added; it takes a product of three.", x * inverse[:, None] + weight
     if len(inverse) == len(weight):
         yield (
             "inverse and weight have changed places: inverse belongs to rows, weight to columns.",

@@ -20,6 +20,13 @@ from kernels.grading.questions.kits.cuda_cases import (
     sum_tolerance,
     unstored,
 )
+from kernels.grading.questions.kits.lanes import (
+    BY_FOURS,
+    TAKEN_AWAY,
+    signs,
+    step_missing,
+    whole_numbers,
+)
 from kernels.grading.questions.kits.row_norms import inverse_rms
 from kernels.grading.questions.kits.wrong_models import Models, drawn, only_end_missing, recognised
 from kernels.registry import Tolerance
@@ -57,10 +64,24 @@ def _parts(x: Tensor) -> Iterator[tuple[str, Tensor]]:
                 "column, up to the end of the row.",
                 x[:, :threads].sum(-1),
             )
-            yield (
-                "Each thread keeps its last column alone: the loop replaces what it should add to.",
-                x[:, -threads:].sum(-1),
-            )
+        # Where all fit, its models are right: a right output there doesn't deny them.
+        yield (
+            "Each thread keeps its last column alone: the loop replaces what it should add to.",
+            x[:, -threads:].sum(-1),
+        )
+        yield (
+            "Every thread begins at column 0: it begins at its own, threadIdx.x.",
+            threads * x[:, ::threads].sum(-1),
+        )
+        times = (torch.arange(n) // 32 + 1).clamp(max=threads // 32)
+        yield (
+            "Columns are in the sum several times: a thread's step is the number of threads.",
+            (x * times).sum(-1),
+        )
+        yield (
+            "Each thread adds in an int, and what stands behind the point is lost: float sum.",
+            whole_numbers(x, threads),
+        )
         # What thread t has of a row, as the loop over columns hands it out.
         own = torch.zeros(len(x), -(-n // threads) * threads, dtype=x.dtype)
         own[:, :n] = x
@@ -77,6 +98,10 @@ def _parts(x: Tensor) -> Iterator[tuple[str, Tensor]]:
                 own[:, -32:].sum(-1),
             )
             yield "The last warp's sum is left out.", own[:, : threads - 32].sum(-1)
+        for kept in (place & 10 == 0, (place | place // 32) & 10 == 0):
+            yield BY_FOURS, own[:, kept].sum(-1)
+        for of in (signs(place % 32), signs(place % 32) * signs(place // 32)):
+            yield TAKEN_AWAY, (own * of).sum(-1)
         replaced = "What comes from another thread replaces the own value: it takes +=."
         yield replaced, own[:, -1]
         yield replaced, torch.zeros_like(own[:, -1])
@@ -84,11 +109,7 @@ def _parts(x: Tensor) -> Iterator[tuple[str, Tensor]]:
             # One step missing in all of the block, or in each warp and between the warps.
             for kept in (place & offset == 0, ((place | place // 32) & offset) == 0):
                 if offset < threads:
-                    yield (
-                        f"The step with offset {offset} is missing: half of the numbers that it "
-                        "should bring in are never added.",
-                        own[:, kept].sum(-1),
-                    )
+                    yield step_missing(offset), own[:, kept].sum(-1)
 
 
 _STRIDED = (
@@ -151,6 +172,13 @@ def _rms_models(case: Case) -> Iterator[tuple[str, Tensor]]:
     mean = (x * x).mean(-1)
     total = mean * x.shape[1]
     yield "The squares are not divided by the number of columns.", torch.rsqrt(total + eps)
+    yield (
+        "The sum is multiplied by the columns; it is divided.",
+        torch.rsqrt(total * x.shape[1] + eps),
+    )
+    yield "eps is taken away; it is added.", torch.rsqrt(mean - eps)
+    yield "Elements are doubled, not squared: x * x.", torch.rsqrt(2 * x.mean(-1) + eps)
+    yield "Squares are taken away; they are added.", torch.rsqrt(eps - mean)
     yield "eps is not added.", torch.rsqrt(mean)
     yield "eps is not the one given.", torch.rsqrt(mean + 1e-5)
     yield "eps is added to the root; it belongs under it.", 1 / (mean.sqrt() + eps)

@@ -11,6 +11,7 @@ from kernels.grading.cases import Case, Run
 from kernels.grading.checks import reads_once, within_bytes
 from kernels.grading.compiled_checks import compiles
 from kernels.grading.cuda_checks import in_cuda, no_conflicts, within_sectors
+from kernels.grading.diagnosis import only_where_not_square
 from kernels.grading.question import Attempt, Speed, Wrong
 from kernels.grading.questions.kits.cuda_cases import (
     SECTOR_FLOATS,
@@ -58,8 +59,7 @@ def _explain(runs: list[Run]) -> str:
             "Elements that are nan were never stored: look at the number of tiles along each axis, "
             "rounded up, at the rows that each thread of a tile takes, and at the store's guard."
         )
-    failed = [r for r in runs if r.fault is not None]
-    if all(r.case.x.shape[0] != r.case.x.shape[1] for r in failed):
+    if only_where_not_square(runs):
         return (
             "It is right where x is square: a row of x has n_cols elements, a row of the output "
             "n_rows."

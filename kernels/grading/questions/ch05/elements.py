@@ -17,6 +17,7 @@ from kernels.grading.questions.kits.cuda_cases import (
     blocks_enough,
     nearly_right,
     right_in_cuda,
+    unstored,
 )
 from kernels.grading.questions.kits.flat_packs import (
     GUARD,
@@ -26,11 +27,7 @@ from kernels.grading.questions.kits.flat_packs import (
     explain_packs,
     sizes,
 )
-from kernels.grading.questions.kits.packs import (
-    ideal_bytes,
-    rounded_once,
-    unstored,
-)
+from kernels.grading.questions.kits.packs import ideal_bytes, rounded_once
 from kernels.grading.questions.kits.wrong_models import drawn, recognised
 
 _ROUNDED = (
@@ -55,6 +52,14 @@ def _gate_models(case: Case) -> Iterator[tuple[str, Tensor]]:
     yield "residual is not added.", silu
     yield "bias is not added.", residual + x * torch.sigmoid(x)
     yield "That is x + bias + residual: silu is missing.", residual + v
+    other = x - bias
+    yield "bias is taken away; it is added.", residual + other * torch.sigmoid(other)
+    yield "silu is taken away from residual; it is added.", residual - silu
+    yield "The sign in the quotient is lost: 1 + exp(-v).", residual + v / (1 - torch.exp(-v))
+    yield (
+        "It is multiplied by 1 + exp(-v); silu is v divided by it.",
+        residual + v * (1 + torch.exp(-v)),
+    )
     yield "That is the sigmoid: silu(v) is v * sigmoid(v).", residual + torch.sigmoid(v)
     yield "The sign of the exponent is lost: sigmoid(v) = 1 / (1 + exp(-v)).", residual + v - silu
     yield "silu is taken of -v; it is taken of v.", residual + silu - v
@@ -119,6 +124,14 @@ def _add_models(case: Case) -> Iterator[tuple[str, Tensor]]:
         torch.where(whole & (torch.arange(n) % 8 > 0), lost, x + y),
     )
     yield "Only the elements behind the last whole pack are right.", torch.where(whole, x, x + y)
+    for wrong in (torch.ones_like(whole), whole, ~whole):
+        yield "y is taken away; it is added.", torch.where(wrong, x - y, x + y)
+    half = whole & (torch.arange(n) % 8 >= 4)
+    for rest in (x, y):
+        yield (
+            "Half of each pack is not added: a pack has 8 elements.",
+            torch.where(half, rest, x + y),
+        )
 
 
 def _explain_add(runs: list[Run]) -> str:

@@ -11,13 +11,15 @@ from kernels.grading.cases import Case, Run
 from kernels.grading.checks import reads_once, within_bytes
 from kernels.grading.compiled_checks import compiles, enough_programs
 from kernels.grading.cuda_checks import in_cuda, no_conflicts
+from kernels.grading.diagnosis import far_from_0
 from kernels.grading.question import Attempt, Speed
-from kernels.grading.questions.kits.cuda_cases import Tensor, nearly_right, right_in_cuda
+from kernels.grading.questions.kits.cuda_cases import Tensor, nearly_right, right_in_cuda, unstored
+from kernels.grading.questions.kits.lanes import weights
+from kernels.grading.questions.kits.layer_norm import explain_layer_norm
 from kernels.grading.questions.kits.packs import (
     ideal_bytes,
     in_packs,
     rounded_once,
-    unstored,
 )
 from kernels.grading.questions.kits.wrong_models import drawn, only_end_missing, recognised
 from kernels.registry import Tolerance
@@ -48,6 +50,35 @@ def _case(rng: random.Random, rows: int, cols: int, dtype: torch.dtype, trait: s
         size *= 4 + cols**0.5 / 8
         near = Tolerance(size, 2 * size)
     return Case(inputs, (eps,), reference, near, trait)
+
+
+def _of_sums(case: Case) -> Iterator[tuple[str, Tensor]]:
+    """LayerNorms with a fault in their sums."""
+    x, weight, bias = (tensor.double() for tensor in case.tensors.values())
+    (eps,) = case.options
+    n, column = x.shape[1], torch.arange(x.shape[1])
+
+    def made(first: Tensor, second: Tensor, x: Tensor = x) -> Tensor:
+        """With the columns' weights in the sum and in the sum of squares."""
+        mean = (x * first).sum(-1, keepdim=True) / n
+        squares = ((x - mean) ** 2 * second).sum(-1, keepdim=True) / n
+        return (x - mean) * torch.rsqrt(squares + eps) * weight + bias
+
+    one = torch.ones(n, dtype=torch.float64)
+    yield "A sum is multiplied by the columns; it is divided.", made(one * n**2, one)
+    yield "A sum is multiplied by the columns; it is divided.", made(one, one * n**2)
+    for what, kept in weights(n, 256, (1, 8)):
+        yield what, made(kept, kept)
+    last_packs = (column % 8 == 7) & (column >= (n // 8 - 256) * 8)
+    for kept in (column >= 768, column >= n - 256, last_packs):
+        yield (
+            "A thread keeps its last square alone: the loop replaces what it should add to.",
+            made(one, kept.double()),
+        )
+    yield (
+        "The last column is taken for 0: a thread holds its columns while col < n_cols.",
+        made(one, one, torch.where(column < n - 1, x, 0.0)),
+    )
 
 
 def _models(case: Case) -> Iterator[tuple[str, Tensor]]:
@@ -87,6 +118,9 @@ def _models(case: Case) -> Iterator[tuple[str, Tensor]]:
         "That is RMSNorm's scale: the mean has to be taken away before the squares are summed.",
         _normalised(x, (x * x).mean(-1), eps) * weight + bias,
     )
+    yield "The mean is added; it is taken away.", (x + mean[:, None]) * root * weight + bias
+    yield "weight is added; it multiplies.", right + weight + bias
+    yield from _of_sums(case)
     yield (
         "Every block takes the first row: its row is blockIdx.x.",
         right[:1].expand_as(right) * weight + bias,
@@ -114,19 +148,15 @@ def _explain(runs: list[Run]) -> str:
     lost = unstored(runs)
     if lost and only_end_missing(runs) and all(len(r.case.x) > 1 for r in runs if r.fault):
         return "The last rows were never stored: the grid takes one block for every row."
-    if told := recognised(runs, _models):
-        return told
+    if told := recognised(runs, _models) or explain_layer_norm(runs):
+        return told.replace("tl.rsqrt", "rsqrtf")
     if lost:
         return (
             "Elements that are nan were never stored: the block's threads and what each of them "
             "holds must cover the row, and the loop that stores goes as far as the one that loads."
         )
-    failed = [r for r in runs if r.fault is not None]
-    if all(r.case.trait for r in failed):
-        return (
-            "It is wrong where the mean is large against the spread: a variance as E[x²] - E[x]² "
-            "takes two nearly equal numbers from each other. Centre first, then square."
-        )
+    if told := far_from_0(runs):
+        return told
     if nearly_right(runs):
         return "It is right to three digits: on its way a value or a sum went through fp16."
     return ""

@@ -11,7 +11,7 @@ from kernels.grading.cases import Case, Run
 from kernels.grading.compiled_checks import compiles
 from kernels.grading.cuda_checks import lines_of
 from kernels.grading.question import Attempt, Speed, Wrong
-from kernels.grading.questions.kits.cuda_cases import Tensor, right_in_cuda
+from kernels.grading.questions.kits.cuda_cases import Tensor, right_in_cuda, unstored
 from kernels.grading.questions.kits.flat_packs import (
     GUARD,
     REST,
@@ -20,7 +20,8 @@ from kernels.grading.questions.kits.flat_packs import (
     explain_packs,
     sizes,
 )
-from kernels.grading.questions.kits.packs import rounded_once, unstored
+from kernels.grading.questions.kits.masks import only_when_infinite
+from kernels.grading.questions.kits.packs import rounded_once
 from kernels.grading.questions.kits.wrong_models import drawn
 from kernels.philox import keeps, scale, threshold
 from kernels.registry import Tolerance
@@ -85,17 +86,9 @@ def _dropout_models(case: Case) -> Iterator[tuple[str, Tensor]]:
 def _explain_dropout(runs: list[Run]) -> str:
     if told := explain_packs(runs, _dropout_models):
         return told
-    failed = [r for r in runs if r.fault is not None]
-    if any(not r.wrong.numel() for r in failed):
-        return ""
-    if unstored(runs) and all(bool(r.output.isnan().any()) for r in failed):
+    if unstored(runs):
         return "Elements that are nan were never stored: each of the eight has a store."
-    if all(r.case.trait and r.wrong.numel() for r in failed):
-        return (
-            "An infinity that is dropped gave nan: inf * 0 is nan. Choose between the value and 0, "
-            "and don't multiply by a mask."
-        )
-    return ""
+    return only_when_infinite(runs)
 
 
 def _calls(attempt: Attempt, runs: list[Run]) -> None:

@@ -11,6 +11,7 @@ import torch
 from kernels.grading.cases import Case, Run
 from kernels.grading.checks import computed_by_kernels, within_bytes
 from kernels.grading.compiled_checks import enough_programs
+from kernels.grading.diagnosis import only_where
 from kernels.grading.question import Attempt, Speed, Wrong
 from kernels.grading.questions.kits.gradients import no_atomics
 from kernels.grading.questions.kits.products import (
@@ -113,8 +114,8 @@ def _explain(runs: list[Run]) -> str:
     if told := explain_sums(runs) or recognised(runs, _models):
         return told
     failed = [r for r in runs if r.fault is not None]
-    few = [r for r in failed if r.case.x.shape[1] < 32 * r.case.options[0]]
-    if failed and len(few) == len(failed) and all(r.wrong.numel() for r in failed):
+    few = only_where(runs, lambda r: bool(r.case.x.shape[1] < 32 * r.case.options[0]))
+    if few and all(r.wrong.numel() for r in failed):
         return (
             "It is right where each split has a share of K. One without stores zeros: the last "
             "launch adds its partial sums too, and new memory holds anything."

@@ -64,9 +64,18 @@ def at_end(runs: Sequence[Run], of: str = "elements") -> str:
 
 
 def unstored(runs: Sequence[Run]) -> bool:
-    """Whether a wrong run never stored a part of its output."""
-    failed = [r for r in runs if r.fault is not None and r.wrong.numel()]
-    return any(r.traffic(r.output).write_unique < 4 * r.output.numel() for r in failed)
+    """Whether each wrong run never stored a part of its output, and is right where it stored."""
+    failed = [r for r in runs if r.fault is not None]
+
+    def lacks(r: Run) -> bool:
+        stored = r.traffic(r.output).write_unique
+        return stored < r.output.numel() * r.output.element_size()
+
+    # New memory holds NaN in a check.
+    return bool(failed) and all(
+        r.wrong.numel() > 0 and torch.equal(r.output.isnan().flatten(), r.wrong) and lacks(r)
+        for r in failed
+    )
 
 
 def nearly_right(runs: Sequence[Run]) -> bool:

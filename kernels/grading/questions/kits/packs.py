@@ -25,16 +25,6 @@ def rounded_once(reference: Tensor, in_fp32: float = 8 * 2.0**-23) -> Tolerance:
     return Tolerance(1.1 * once + in_fp32, 1.05 * 2.0**-11 + in_fp32)
 
 
-def unstored(runs: Sequence[Run]) -> bool:
-    """Whether a wrong run never stored a part of its output."""
-    failed = [r for r in runs if r.fault is not None and r.wrong.numel()]
-    return any(
-        bool(r.output.isnan().any())
-        and r.traffic(r.output).write_unique < r.output.numel() * r.output.element_size()
-        for r in failed
-    )
-
-
 def ideal_bytes(case: Case) -> int:
     """Each input once and the output once."""
     given = sum(t.numel() * t.element_size() for t in case.tensors.values())

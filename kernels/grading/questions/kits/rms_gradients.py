@@ -10,6 +10,7 @@ import torch
 import triton
 
 from kernels.grading.cases import Case, Run
+from kernels.grading.diagnosis import only_in_16_bits, only_where
 from kernels.grading.questions.kits.gradients import gradient_tolerance, norm_inputs
 from kernels.grading.questions.kits.wrong_models import Tensor, recognised
 from kernels.registry import Tolerance
@@ -36,9 +37,8 @@ def column_sum_tolerance(terms: Tensor) -> Tolerance:
 
 
 def right_in_fp32(runs: list[Run]) -> str:
-    """Return what to tell where no fp32 input is wrong, or "" if one is."""
-    dtypes = {r.case.x.dtype for r in runs if r.fault is not None and r.wrong.numel()}
-    return _HALF if dtypes and torch.float32 not in dtypes else ""
+    """Return what to tell where 16 bits alone are wrong, as roundings make them, or ""."""
+    return _HALF if only_in_16_bits(runs) else ""
 
 
 def _rms_terms(given: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -169,17 +169,17 @@ def _dweight_models(case: Case) -> Iterator[tuple[str, Tensor]]:
 
 
 def explain_dweight(runs: list[Run]) -> str:
-    """Return the fault of dweight that one of the wrong runs shows, or ""."""
+    """Return the fault of dweight that the wrong runs show, or ""."""
     if told := recognised(runs, _dweight_models):
         return told
     failed = [r for r in runs if r.fault is not None]
     if any(not r.wrong.numel() for r in failed):
         return ""
-    if all(r.case.options[-1] > len(r.case.x) for r in failed):
+    if only_where(runs, lambda r: bool(r.case.options[-1] > len(r.case.x))):
         return (
             "It is right wherever each program has a row. A program without one has partial sums "
             "too: they are 0, and it has to store them."
         )
-    if all(r.case.x.dtype != torch.float32 for r in failed):
+    if only_in_16_bits(runs):
         return "It is right in fp32: convert x and dy to fp32 before they are multiplied."
     return ""
