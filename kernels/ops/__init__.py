@@ -2,7 +2,9 @@
 
 from kernels.ops.attention import attention
 from kernels.ops.chains import (
+    activation_dropout,
     bias_gelu_dropout_residual,
+    dropout_residual,
     geglu,
     layernorm_gelu,
     layernorm_gelu_dropout_residual,
@@ -23,10 +25,12 @@ from kernels.ops.prologues import layernorm_linear, rmsnorm_linear
 from kernels.ops.softmax import softmax
 
 __all__ = [
+    "activation_dropout",
     "add_layernorm",
     "add_rmsnorm",
     "attention",
     "bias_gelu_dropout_residual",
+    "dropout_residual",
     "geglu",
     "geglu_mlp",
     "layernorm",
