@@ -7,9 +7,10 @@ import copy
 import torch
 from torch import nn
 
-from kernels.ops.layers.encoder_layer import FusedEncoderLayer
+from kernels.ops.layers.encoder_layer import FusedEncoderLayer, draw
 from kernels.ops.layers.masks import seen_by
 from kernels.ops.norms.layernorm import layer_norm
+from kernels.philox import threshold
 
 Tensor = torch.Tensor
 
@@ -45,16 +46,19 @@ class FusedEncoder(nn.Module):
     ) -> Tensor:
         """The layers of src in turn; arguments as of the layer's forward.
 
-        The masks are made ready once for all layers, and so is the layout. PyTorch compares `mask`
+        The masks are made ready once for all layers, so is the layout, and the seeds of all
+        dropouts are drawn in one launch. PyTorch compares `mask`
         with a causal one where `is_causal` is None, which waits for the GPU: here None is False.
         """
         first = self.layers[0]
         assert isinstance(first, FusedEncoderLayer)
         x, padding = first.batched(src, src_key_padding_mask)
         seen = seen_by(mask, padding, bool(is_causal), x, first.self_attn.num_heads)
-        for layer in self.layers:
-            assert isinstance(layer, FusedEncoderLayer)
-            x = layer.through(x, seen)
+        layers = [one for one in self.layers if isinstance(one, FusedEncoderLayer)]
+        drops = any(threshold(p) for one in layers for p in one.probabilities())
+        seeds = draw(x.device, len(layers)).unbind() if drops else [None] * len(layers)
+        for layer, drawn in zip(layers, seeds, strict=True):
+            x = layer.through(x, seen, drawn)
         if type(self.norm) is nn.LayerNorm and len(self.norm.normalized_shape) == 1:
             x = layer_norm(x, self.norm.weight, self.norm.bias, self.norm.eps)
         elif self.norm is not None:

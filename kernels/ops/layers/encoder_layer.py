@@ -20,23 +20,25 @@ normalization in the transformer architecture" (arXiv:2002.04745).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from kernels.ops.chains.dropped import RELU
-from kernels.ops.chains.gated import GELU_ERF, GELU_TANH
 from kernels.ops.layers import steps
+from kernels.ops.layers.again import Recipe, memory
+from kernels.ops.layers.arguments import activation_form, check_sizes
 from kernels.ops.layers.masks import Seen, seen_by
 from kernels.ops.layers.steps import Dropped, Norm, Product
 from kernels.ops.shared.arguments import check_tensor
 from kernels.philox import threshold
 
 Tensor = torch.Tensor
+Result = TypeVar("Result")
 
-WIDEST_HEAD = 256
 N_DROPOUTS = 4  # of attention's weights, behind attention, in the MLP, behind it
 
 
@@ -47,6 +49,12 @@ class FusedEncoderLayer(nn.TransformerEncoderLayer):
     goes either way. `activation` is "relu" or "gelu", or one of torch's: `F.relu`, `nn.ReLU()`,
     `F.gelu`, `nn.GELU()`, and `nn.GELU("tanh")` for the tanh form. Heads are of 256 numbers at
     most. TypeError or ValueError names the argument, what it got and what it takes.
+
+    Two flags spare memory in training and cost time. `gelu_checkpoint`: what the MLP's second
+    product reads, B·S·I numbers of I = dim_feedforward, is not kept, but made again from what the
+    activation read: one more launch. `attn_dropout_checkpoint`: attention's output, B·S·E numbers,
+    is not kept, but made again from queries, keys and values: one more launch of attention. Its
+    weights and their mask, B·H·S² numbers each, are kept in no case.
     """
 
     def __init__(
@@ -62,8 +70,11 @@ class FusedEncoderLayer(nn.TransformerEncoderLayer):
         bias: bool = True,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        *,
+        gelu_checkpoint: bool = False,
+        attn_dropout_checkpoint: bool = False,
     ) -> None:
-        _check_sizes(d_model, nhead, dim_feedforward, dropout)
+        check_sizes(d_model, nhead, dim_feedforward, dropout)
         form = activation_form(activation)
         super().__init__(
             d_model,
@@ -79,6 +90,8 @@ class FusedEncoderLayer(nn.TransformerEncoderLayer):
             dtype,
         )
         self.activation_form = form
+        self.gelu_checkpoint = gelu_checkpoint
+        self.attn_dropout_checkpoint = attn_dropout_checkpoint
         # `nn.TransformerEncoder` packs padded batches into nested tensors for layers whose
         # activation it knows by this number. The kernels here take dense tensors.
         self.activation_relu_or_gelu = 0
@@ -129,28 +142,84 @@ class FusedEncoderLayer(nn.TransformerEncoderLayer):
             y = y.transpose(0, 1)
         return y.to(src.dtype)
 
-    def through(self, x: Tensor, seen: Seen) -> Tensor:
-        """The layer of x (B, S, E), contiguous, whatever `batch_first` says; unchecked."""
+    def through(self, x: Tensor, seen: Seen, seeds: Tensor | None = None) -> Tensor:
+        """The layer of x (B, S, E), contiguous, whatever `batch_first` says; unchecked.
+
+        seeds: int64 (4, 2) of the dropouts, as `draw` makes them; drawn here if None.
+        """
         if torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))
-        in_proj, out_proj, up, down = self._products(x)
         norm1, norm2 = (Norm(n.weight, n.bias, n.eps) for n in (self.norm1, self.norm2))
-        of_weights, behind_attention, in_mlp, behind_mlp = self._dropouts(x)
-        n_heads, activation = self.self_attn.num_heads, self.activation_form
+        in_proj, out_proj, up, down = self._products(x)
+        of_weights, behind_attention, in_mlp, behind_mlp = self._dropouts(x, seeds)
+        attention = functools.partial(self._attention, x, seen, of_weights, in_proj)
 
-        qkv = steps.projected(x, norm1 if self.norm_first else None, in_proj)
-        o = steps.attended(qkv, n_heads, seen, of_weights)
         if not self.norm_first:
-            h, _ = steps.added_and_normed(o, out_proj, x, norm1, behind_attention)
-            a = steps.activated(h, up, activation, in_mlp)
-            return steps.added_and_normed(a, down, h, norm2, behind_mlp)[0]
+            h = attention(
+                None, lambda o: steps.added_and_normed(o, out_proj, x, norm1, behind_attention)[0]
+            )
+            return self._mlp(
+                *(h, None, up, in_mlp),
+                lambda a: steps.added_and_normed(a, down, h, norm2, behind_mlp)[0],
+            )
         if behind_attention.seed_offset is None and in_mlp.seed_offset is None:
-            h = steps.added(o, out_proj, x, behind_attention)
-            a = steps.normed_and_activated(h, norm2, up, activation)
+            h = attention(norm1, lambda o: steps.added(o, out_proj, x, behind_attention))
+            u, norm = h, norm2  # a prologue of the next product
         else:
-            u, h = steps.added_and_normed(o, out_proj, x, norm2, behind_attention)
-            a = steps.activated(u, up, activation, in_mlp)
-        return steps.added(a, down, h, behind_mlp)
+            u, h = attention(
+                norm1, lambda o: steps.added_and_normed(o, out_proj, x, norm2, behind_attention)
+            )
+            norm = None
+        return self._mlp(u, norm, up, in_mlp, lambda a: steps.added(a, down, h, behind_mlp))
+
+    def _attention(
+        self,
+        x: Tensor,
+        seen: Seen,
+        dropped: Dropped,
+        product: Product,
+        norm: Norm | None,
+        behind: Callable[[Tensor], Result],
+    ) -> Result:
+        """`behind(o)` of attention's rows o of LayerNorm(x), or of x; o not kept if told so."""
+        n_heads = self.self_attn.num_heads
+        if not (self.attn_dropout_checkpoint and torch.is_grad_enabled()):
+            # No name holds qkv: in inference its memory is free behind attention.
+            rows = steps.attended(steps.projected(x, norm, product), n_heads, seen, dropped)
+            return behind(rows)
+        qkv = steps.projected(x, norm, product)
+        again = Recipe(lambda: steps.attended(qkv, n_heads, seen, dropped))
+        given = (qkv, seen.bias, seen.key_padding_mask, dropped.seed_offset)
+        known = {memory(one) for one in given if one is not None}
+        with again.instead_of(lambda kept: kept.dim() == 4 and memory(kept) not in known):
+            rows = steps.attended(qkv, n_heads, seen, dropped)
+        of_rows = memory(rows)
+        with again.instead_of(lambda kept: memory(kept) == of_rows):
+            return behind(rows)
+
+    def _mlp(
+        self,
+        x: Tensor,
+        norm: Norm | None,
+        product: Product,
+        dropped: Dropped,
+        behind: Callable[[Tensor], Result],
+    ) -> Result:
+        """`behind(a)` of what the MLP's first half makes of LayerNorm(x), or of x.
+
+        a is not kept if told so. With a norm nothing is dropped.
+        """
+        form = self.activation_form
+        if self.gelu_checkpoint and torch.is_grad_enabled():
+            pre = steps.projected(x, norm, product)
+            again = Recipe(lambda: steps.activation_of(pre, form, dropped))
+            a = steps.activation_of(pre, form, dropped)
+            of_a = memory(a)
+            with again.instead_of(lambda kept: memory(kept) == of_a):
+                return behind(a)
+        if norm is None:
+            return behind(steps.activated(x, product, form, dropped))
+        return behind(steps.normed_and_activated(x, norm, product, form))
 
     def _products(self, x: Tensor) -> tuple[Product, ...]:
         """QKV, the product behind attention, those of the MLP; in x's dtype inside autocast."""
@@ -163,59 +232,29 @@ class FusedEncoderLayer(nn.TransformerEncoderLayer):
             return of
         return tuple(Product(w.to(x.dtype), None if b is None else b.to(x.dtype)) for w, b in of)
 
-    def _dropouts(self, x: Tensor) -> tuple[Dropped, ...]:
-        """Those of attention's weights, behind attention, in the MLP and behind it.
-
-        Their seeds are drawn in one launch, into device memory, by an operator that a captured
-        graph replays with another state of the generator.
-        """
-        if not self.training:
-            return (Dropped(),) * N_DROPOUTS
-        ps = (self.self_attn.dropout, self.dropout1.p, self.dropout.p, self.dropout2.p)
+    def _dropouts(self, x: Tensor, seeds: Tensor | None) -> tuple[Dropped, ...]:
+        """Those of attention's weights, behind attention, in the MLP and behind it."""
+        ps = self.probabilities()
         if not any(map(threshold, ps)):
             return (Dropped(),) * N_DROPOUTS
-        low, high = -(2**63), 2**63 - 1
-        seeds = torch.randint(low, high, (N_DROPOUTS, 2), dtype=torch.int64, device=x.device)
+        seeds = draw(x.device) if seeds is None else seeds
         return tuple(
             Dropped(p, seed) if threshold(p) else Dropped()
             for p, seed in zip(ps, seeds.unbind(), strict=True)
         )
 
-
-def activation_form(activation: object) -> str:
-    """The name of an activation in this package; TypeError or ValueError with one sentence."""
-    names = {"relu": RELU, "gelu": GELU_ERF}
-    if isinstance(activation, str):
-        if activation not in names:
-            raise ValueError(f"activation is {activation!r}; it takes 'relu' or 'gelu'")
-        return names[activation]
-    if activation in (F.relu, torch.relu) or isinstance(activation, nn.ReLU):
-        return RELU
-    if isinstance(activation, nn.GELU):
-        return GELU_TANH if activation.approximate == "tanh" else GELU_ERF
-    if activation is F.gelu:
-        return GELU_ERF
-    told = getattr(activation, "__name__", type(activation).__name__)
-    raise TypeError(
-        f"activation is {told}; it takes 'relu', 'gelu', torch's functions of these names, "
-        "nn.ReLU() or nn.GELU(), in either form"
-    )
+    def probabilities(self) -> tuple[float, ...]:
+        """To drop a weight of attention, a number behind it, in the MLP, behind it."""
+        if not self.training:
+            return (0.0,) * N_DROPOUTS
+        return self.self_attn.dropout, self.dropout1.p, self.dropout.p, self.dropout2.p
 
 
-def _check_sizes(d_model: int, nhead: int, dim_feedforward: int, dropout: float) -> None:
-    for name, size in (
-        ("d_model", d_model),
-        ("nhead", nhead),
-        ("dim_feedforward", dim_feedforward),
-    ):
-        if not isinstance(size, int) or size < 1:
-            raise ValueError(f"{name} is {size!r}; it takes a whole number, 1 or more")
-    if d_model % nhead or d_model // nhead > WIDEST_HEAD:
-        raise ValueError(
-            f"d_model is {d_model} and nhead {nhead}; nhead must divide d_model into heads of "
-            f"{WIDEST_HEAD} numbers at most"
-        )
-    try:
-        threshold(dropout)
-    except (TypeError, ValueError):
-        raise ValueError(f"dropout is {dropout!r}; it takes a number from 0 to 1") from None
+def draw(device: torch.device, n_layers: int | None = None) -> Tensor:
+    """The seeds of a layer's dropouts, int64 (4, 2), or of several layers', (n_layers, 4, 2).
+
+    In one launch, into device memory, by an operator that a captured graph replays with another
+    state of PyTorch's generator.
+    """
+    shape = (N_DROPOUTS, 2) if n_layers is None else (n_layers, N_DROPOUTS, 2)
+    return torch.randint(-(2**63), 2**63 - 1, shape, dtype=torch.int64, device=device)

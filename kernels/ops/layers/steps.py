@@ -83,6 +83,11 @@ def attended(qkv: Tensor, n_heads: int, seen: Seen, dropped: Dropped) -> Tensor:
     return o.transpose(1, 2).flatten(2)  # a view: o's heads stand side by side, as q's do
 
 
+def activation_of(h: Tensor, activation: str, dropped: Dropped) -> Tensor:
+    """dropout(act(h)) in a launch of its own, which keeps h and nothing else."""
+    return activation_dropout(h, activation, *dropped)
+
+
 def added(x: Tensor, product: Product, residual: Tensor, dropped: Dropped) -> Tensor:
     """residual + dropout(x · Wᵀ + b): the residual in the epilogue where nothing is dropped."""
     if dropped.seed_offset is None:
@@ -105,7 +110,7 @@ def activated(x: Tensor, product: Product, activation: str, dropped: Dropped) ->
     """dropout(act(x · Wᵀ + b)): GELU in the epilogue where nothing is dropped."""
     if dropped.seed_offset is None and activation in _FORMS and ways(x) != BY_TORCH:
         return linear_bias_gelu(x, *product, _FORMS[activation])
-    return activation_dropout(linear(x, *product), activation, *dropped)
+    return activation_of(linear(x, *product), activation, dropped)
 
 
 def normed_and_activated(x: Tensor, norm: Norm, product: Product, activation: str) -> Tensor:
