@@ -4,6 +4,7 @@ from kernels.ops.attention import attention
 from kernels.ops.chains import (
     activation_dropout,
     bias_gelu_dropout_residual,
+    dropout_add_layernorm,
     dropout_residual,
     geglu,
     layernorm_gelu,
@@ -30,6 +31,7 @@ __all__ = [
     "add_rmsnorm",
     "attention",
     "bias_gelu_dropout_residual",
+    "dropout_add_layernorm",
     "dropout_residual",
     "geglu",
     "geglu_mlp",
