@@ -98,6 +98,15 @@ def test_a_stack_draws_its_seeds_once():
 # ------------------------------------------------------------------------------------------- kept
 
 
+def faked(module, mode):
+    """The module with a fake of each parameter in its place."""
+    for one in module.modules():
+        for name, value in one._parameters.items():
+            fake = None if value is None else mode.from_tensor(value)
+            one._parameters[name] = fake
+    return module
+
+
 def trained(x, **changes):
     """The gradients of x and of all parameters, the masks the same in every call."""
     layer, leaf = made(**changes), x.detach().requires_grad_()
@@ -150,6 +159,28 @@ def test_what_is_kept_by_formula_and_what_pytorch_keeps():
     assert held(norm_first=True) == wanted
 
 
+def peak_of_a_step(n_layers=1, **changes):
+    """The most bytes alive in a training step of a stack, beside x, dy, parameters, gradients."""
+    real = FusedEncoder(made(**changes), n_layers)
+    with FakeTensorMode() as mode:
+        stack = faked(real, mode)
+        x = torch.empty(8, 64, WIDTH, dtype=BF16, requires_grad=True)
+        dy = torch.empty_like(x)
+        with Alive(list(stack.parameters()), x, dy) as alive:
+            stack(x).backward(dy)
+        gradients = sum(one.grad.nbytes for one in (x, *stack.parameters()))
+    return alive.peak - gradients
+
+
+@pytest.mark.parametrize("norm_first", [True, False], ids=["pre", "post"])
+def test_a_flag_lowers_the_peak_of_a_stack_where_one_layer_has_another_peak(norm_first):
+    """Going back through one layer, what is made again lies beside its gradient all the same."""
+    of_mlp, flag = 8 * 64 * INNER * 2, {"gelu_checkpoint": True, "norm_first": norm_first}
+    for n_layers in (1, 2, 4):
+        spared = peak_of_a_step(n_layers, norm_first=norm_first) - peak_of_a_step(n_layers, **flag)
+        assert spared == (n_layers - 1) * of_mlp, n_layers
+
+
 def test_the_same_bits_come_back_with_both_flags():
     flags = {"gelu_checkpoint": True, "attn_dropout_checkpoint": True}
     for one, other in zip(trained(X), trained(X, **flags), strict=True):
@@ -172,10 +203,7 @@ def test_a_backward_that_runs_twice_gives_the_same_bits():
 def peak(encoder, batch=BATCH, length=LENGTH):
     """The most bytes alive in inference, counted on fake tensors; its input is not among them."""
     with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
-        fake = copy.deepcopy(encoder).eval()
-        for module in fake.modules():
-            for name, value in module._parameters.items():
-                module._parameters[name] = None if value is None else mode.from_tensor(value)
+        fake = faked(copy.deepcopy(encoder), mode).eval()
         x = torch.empty(batch, length, WIDTH, dtype=BF16)
         with Alive(list(fake.parameters()), x) as alive:
             y = fake(x)

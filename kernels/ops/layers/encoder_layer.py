@@ -54,7 +54,9 @@ class FusedEncoderLayer(nn.TransformerEncoderLayer):
     product reads, B·S·I numbers of I = dim_feedforward, is not kept, but made again from what the
     activation read: one more launch. `attn_dropout_checkpoint`: attention's output, B·S·E numbers,
     is not kept, but made again from queries, keys and values: one more launch of attention. Its
-    weights and their mask, B·H·S² numbers each, are kept in no case.
+    weights and their mask, B·H·S² numbers each, are kept in no case. What is kept falls by so much
+    a layer. The peak of a step falls by it for each layer but the one that goes back: there what is
+    made again lies beside its gradient.
     """
 
     def __init__(
