@@ -184,10 +184,18 @@ def forward(
 
 
 def backward(
-    dy: Tensor, x: Tensor | None, seed_offset: Tensor | None, p: float, activation: str
+    dy: Tensor,
+    x: Tensor | None,
+    seed_offset: Tensor | None,
+    p: float,
+    activation: str,
+    into: Tensor | None = None,
 ) -> Tensor:
-    """Return dropout(dy) · act'(x) in one launch, contiguous; x is None without an activation."""
-    dx = torch.empty(dy.shape, dtype=dy.dtype, device=dy.device)
+    """Return dropout(dy) · act'(x) in one launch, contiguous; x is None without an activation.
+
+    `into`: where it is written, contiguous; dy itself if nobody wants that any more.
+    """
+    dx = torch.empty(dy.shape, dtype=dy.dtype, device=dy.device) if into is None else into
     if dx.numel() == 0:
         return dx
     with device_guard(dy):

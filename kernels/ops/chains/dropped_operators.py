@@ -77,9 +77,10 @@ def composed(
     return (y if residual is None else y + residual.float()).to(x.dtype)
 
 
-def _backward_composed(
+def backward_composed(
     dy: Tensor, x: Tensor | None, seed_offset: Tensor | None, p: float, activation: str
 ) -> Tensor:
+    """dropout(dy) · act'(x) by PyTorch's operators; x is None without an activation."""
     dx = masked(dy.float(), p, seed_offset)
     return (dx if x is None else dx * _slope(x.float(), activation)).to(dy.dtype)
 
@@ -142,7 +143,7 @@ backward_operator = define(
     "-> Tensor",
     dropped.backward,
     lambda dy, *_: like(dy),
-    _backward_composed,
+    backward_composed,
     of=ELEMENTWISE,
     tensors={"dy": "*N", "x": "*N", "seed_offset": "S"},
     independent="*",

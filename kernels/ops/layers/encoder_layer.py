@@ -31,6 +31,7 @@ from torch import nn
 from kernels.ops.layers import steps
 from kernels.ops.layers.again import Recipe, memory
 from kernels.ops.layers.arguments import activation_form, check_sizes
+from kernels.ops.layers.checkpointed import activated_product
 from kernels.ops.layers.masks import Seen, seen_by
 from kernels.ops.layers.steps import Dropped, Norm, Product
 from kernels.ops.shared.arguments import check_tensor
@@ -55,8 +56,7 @@ class FusedEncoderLayer(nn.TransformerEncoderLayer):
     activation read: one more launch. `attn_dropout_checkpoint`: attention's output, B·S·E numbers,
     is not kept, but made again from queries, keys and values: one more launch of attention. Its
     weights and their mask, B·H·S² numbers each, are kept in no case. What is kept falls by so much
-    a layer. The peak of a step falls by it for each layer but the one that goes back: there what is
-    made again lies beside its gradient.
+    a layer.
     """
 
     def __init__(
@@ -160,10 +160,7 @@ class FusedEncoderLayer(nn.TransformerEncoderLayer):
             h = attention(
                 None, lambda o: steps.added_and_normed(o, out_proj, x, norm1, behind_attention)[0]
             )
-            return self._mlp(
-                *(h, None, up, in_mlp),
-                lambda a: steps.added_and_normed(a, down, h, norm2, behind_mlp)[0],
-            )
+            return self._mlp(h, None, up, in_mlp, down, h, norm2, behind_mlp)
         if behind_attention.seed_offset is None and in_mlp.seed_offset is None:
             h = attention(norm1, lambda o: steps.added(o, out_proj, x, behind_attention))
             u, norm = h, norm2  # a prologue of the next product
@@ -172,7 +169,7 @@ class FusedEncoderLayer(nn.TransformerEncoderLayer):
                 norm1, lambda o: steps.added_and_normed(o, out_proj, x, norm2, behind_attention)
             )
             norm = None
-        return self._mlp(u, norm, up, in_mlp, lambda a: steps.added(a, down, h, behind_mlp))
+        return self._mlp(u, norm, up, in_mlp, down, h, None, behind_mlp)
 
     def _attention(
         self,
@@ -203,25 +200,26 @@ class FusedEncoderLayer(nn.TransformerEncoderLayer):
         self,
         x: Tensor,
         norm: Norm | None,
-        product: Product,
-        dropped: Dropped,
-        behind: Callable[[Tensor], Result],
-    ) -> Result:
-        """`behind(a)` of what the MLP's first half makes of LayerNorm(x), or of x.
+        up: Product,
+        in_mlp: Dropped,
+        down: Product,
+        residual: Tensor,
+        norm_behind: Norm | None,
+        behind: Dropped,
+    ) -> Tensor:
+        """residual + the MLP of LayerNorm(x), or of x; normalised if there is a norm behind.
 
-        a is not kept if told so. With a norm nothing is dropped.
+        With a norm before it nothing is dropped inside.
         """
         form = self.activation_form
         if self.gelu_checkpoint and torch.is_grad_enabled():
-            pre = steps.projected(x, norm, product)
-            again = Recipe(lambda: steps.activation_of(pre, form, dropped))
-            a = steps.activation_of(pre, form, dropped)
-            of_a = memory(a)
-            with again.instead_of(lambda kept: memory(kept) == of_a):
-                return behind(a)
+            y = activated_product(steps.projected(x, norm, up), *down, form, *in_mlp)
+            return steps.ended_by_sums(y, residual, norm_behind, behind)
         if norm is None:
-            return behind(steps.activated(x, product, form, dropped))
-        return behind(steps.normed_and_activated(x, norm, product, form))
+            a = steps.activated(x, up, form, in_mlp)
+        else:
+            a = steps.normed_and_activated(x, norm, up, form)
+        return steps.ended(a, down, residual, norm_behind, behind)
 
     def _products(self, x: Tensor) -> tuple[Product, ...]:
         """QKV, the product behind attention, those of the MLP; in x's dtype inside autocast."""

@@ -83,11 +83,6 @@ def attended(qkv: Tensor, n_heads: int, seen: Seen, dropped: Dropped) -> Tensor:
     return o.transpose(1, 2).flatten(2)  # a view: o's heads stand side by side, as q's do
 
 
-def activation_of(h: Tensor, activation: str, dropped: Dropped) -> Tensor:
-    """dropout(act(h)) in a launch of its own, which keeps h and nothing else."""
-    return activation_dropout(h, activation, *dropped)
-
-
 def added(x: Tensor, product: Product, residual: Tensor, dropped: Dropped) -> Tensor:
     """residual + dropout(x · Wᵀ + b): the residual in the epilogue where nothing is dropped."""
     if dropped.seed_offset is None:
@@ -110,7 +105,7 @@ def activated(x: Tensor, product: Product, activation: str, dropped: Dropped) ->
     """dropout(act(x · Wᵀ + b)): GELU in the epilogue where nothing is dropped."""
     if dropped.seed_offset is None and activation in _FORMS and ways(x) != BY_TORCH:
         return linear_bias_gelu(x, *product, _FORMS[activation])
-    return activation_of(linear(x, *product), activation, dropped)
+    return activation_dropout(linear(x, *product), activation, *dropped)
 
 
 def normed_and_activated(x: Tensor, norm: Norm, product: Product, activation: str) -> Tensor:
@@ -119,3 +114,19 @@ def normed_and_activated(x: Tensor, norm: Norm, product: Product, activation: st
         return linear_bias_gelu(layer_norm(x, *norm), *product, _FORMS[activation])
     y = layernorm_linear(x, norm.weight, norm.bias, *product, norm.eps)
     return activation_dropout(y, activation, 0.0)
+
+
+def ended(
+    a: Tensor, product: Product, residual: Tensor, norm: Norm | None, dropped: Dropped
+) -> Tensor:
+    """`added` at the end of a layer, normalised if there is a norm."""
+    if norm is None:
+        return added(a, product, residual, dropped)
+    return added_and_normed(a, product, residual, norm, dropped)[0]
+
+
+def ended_by_sums(y: Tensor, residual: Tensor, norm: Norm | None, dropped: Dropped) -> Tensor:
+    """The same from what the product left, in one launch."""
+    if norm is None:
+        return dropout_residual(y, residual, *dropped)
+    return dropout_add_layer_norm(y, residual, norm.weight, norm.bias, *dropped, norm.eps)[0]
