@@ -167,10 +167,15 @@ class Random:
     where it is kept, and where it is dropped, which happens with the probability that the input
     called `probability` holds. The reference takes `first_row` beside its inputs: the place of its
     first part, along the first independent dimension, in the whole.
+
+    Of several outputs it is the one at `place` that numbers decide over, and the references of all
+    are `outputs(that one's reference, **inputs)`.
     """
 
     outcomes: Callable[..., tuple[torch.Tensor, torch.Tensor]]
     probability: str = "p"
+    place: int = 0
+    outputs: Callable[..., tuple[torch.Tensor, ...]] | None = None
 
     def without(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The inputs with the probability 0, when nothing is left to chance.

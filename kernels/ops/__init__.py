@@ -2,7 +2,10 @@
 
 from kernels.ops.attention import attention
 from kernels.ops.chains import (
+    activation_dropout,
     bias_gelu_dropout_residual,
+    dropout_add_layernorm,
+    dropout_residual,
     geglu,
     layernorm_gelu,
     layernorm_gelu_dropout_residual,
@@ -28,10 +31,13 @@ from kernels.ops.prologues import (
 from kernels.ops.softmax import softmax
 
 __all__ = [
+    "activation_dropout",
     "add_layernorm",
     "add_rmsnorm",
     "attention",
     "bias_gelu_dropout_residual",
+    "dropout_add_layernorm",
+    "dropout_residual",
     "geglu",
     "geglu_mlp",
     "layernorm",

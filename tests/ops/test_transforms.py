@@ -263,7 +263,9 @@ def check(op, dtype, name):
     # sums that it is a small difference of.
     unit = torch.finfo(dtype).eps / 2
     scale = max(exact.norm().item() / math.sqrt(max(exact.numel(), 1)) for exact in truth)
-    assert scale > 0
+    if all(not exact.any() for exact in truth):  # a second derivative of what is linear
+        assert not any(ours.any() for ours in found)
+        return
     for ours, exact in zip(found, truth, strict=True):
         error = (ours.double() - exact).norm() / math.sqrt(max(exact.numel(), 1))
         assert error <= 128 * unit * scale, (error / scale / unit).item()

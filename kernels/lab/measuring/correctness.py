@@ -145,9 +145,10 @@ def relative_error(
         if own_random and op.random is not None:
             given.pop("first_row")
             kept, dropped = op.random.outcomes(**given)
-            references = (
-                drawn.nearest(got[0], kept, dropped) if got[0].shape == kept.shape else kept,
-            )
+            decided = got[op.random.place]
+            near = drawn.nearest(decided, kept, dropped) if decided.shape == kept.shape else kept
+            more = op.random.outputs
+            references = (near,) if more is None else more(near, **given)
         elif known is not None and part in known:
             references = known[part]
         else:

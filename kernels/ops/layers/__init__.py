@@ -1,0 +1,1 @@
+"""Layers of a transformer, composed of the package's operations."""

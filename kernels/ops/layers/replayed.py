@@ -1,0 +1,174 @@
+"""Inference of an encoder by CUDA graphs: one workspace, nothing allocated from call to call.
+
+What a layer launches depends on shapes and on which masks there are, and on nothing else. So each
+such call is captured once, by `prepare`, in memory that was set aside before (`workspace`), and
+then replayed: the inputs are copied to where the graph reads them, and one call of the driver
+launches all kernels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from kernels.ops.layers.encoder import FusedEncoder
+from kernels.ops.layers.encoder_layer import FusedEncoderLayer
+from kernels.ops.layers.workspace import workspace_bytes
+
+Tensor = torch.Tensor
+
+WARM_UPS = 3  # calls that compile kernels, fold weights and keep launches, before a capture
+
+
+@dataclass
+class _Prepared:
+    """A call that is ready: the tensors that its graph reads, and what it writes."""
+
+    src: Tensor
+    mask: Tensor | None
+    padding: Tensor | None
+    causal: bool
+    graph: Any = None
+    y: Tensor | None = None
+
+
+class ReplayedEncoder:
+    """A `FusedEncoder` or `FusedEncoderLayer` in inference, replayed from a CUDA graph a shape.
+
+    bytes_set_aside: the workspace, for the largest call that will be prepared; None sets it aside
+    at the first `prepare`, as large as that call needs. On a CPU nothing is captured, and all else
+    is the same. ValueError for an encoder in training.
+    """
+
+    def __init__(
+        self, encoder: FusedEncoder | FusedEncoderLayer, bytes_set_aside: int | None = None
+    ) -> None:
+        if not isinstance(encoder, FusedEncoder | FusedEncoderLayer):
+            raise TypeError(
+                f"encoder is a {type(encoder).__name__}; it takes a FusedEncoder or a "
+                "FusedEncoderLayer"
+            )
+        if encoder.training:
+            raise ValueError("encoder is in training; call eval() first: dropout is not replayed")
+        self._encoder = encoder
+        self._prepared: dict[Any, _Prepared] = {}
+        self._pool: Any = None
+        self._stream: int | None = None
+        self.bytes_set_aside = bytes_set_aside
+
+    def prepare(
+        self,
+        src: Tensor,
+        mask: Tensor | None = None,
+        src_key_padding_mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> None:
+        """Capture the call of these shapes and masks; arguments as of the encoder's forward.
+
+        Call it again when parameters have changed: weights that a norm was folded into are a copy.
+        ValueError where the workspace is too small for it.
+        """
+        first = (
+            self._encoder.layers[0] if isinstance(self._encoder, FusedEncoder) else self._encoder
+        )
+        assert isinstance(first, FusedEncoderLayer)
+        x, _ = first.batched(src, src_key_padding_mask)
+        batch, length, _ = x.shape
+        needed = workspace_bytes(self._encoder, batch, length, src.element_size())
+        if not first.self_attn.batch_first:
+            needed += src.nbytes
+        if self.bytes_set_aside is None:
+            self.bytes_set_aside = needed
+        if needed > self.bytes_set_aside:
+            raise ValueError(
+                f"the workspace has {self.bytes_set_aside} bytes; src of shape {tuple(src.shape)} "
+                f"in {src.dtype} takes {needed}"
+            )
+        mine = [one if one is None else one.clone() for one in (mask, src_key_padding_mask)]
+        ready = _Prepared(src.clone(), mine[0], mine[1], is_causal)
+        if src.is_cuda:
+            self._capture(ready)
+        else:
+            self._called(ready)  # what it doesn't take is told now
+        self._prepared[_key(src, mask, src_key_padding_mask, is_causal)] = ready
+
+    def __call__(
+        self,
+        src: Tensor,
+        mask: Tensor | None = None,
+        src_key_padding_mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> Tensor:
+        """The encoder's output, in the workspace: the next call of whatever shape overwrites it.
+
+        ValueError for a call that was not prepared. RuntimeError on another stream than before:
+        both would write one workspace.
+        """
+        ready = self._prepared.get(_key(src, mask, src_key_padding_mask, is_causal))
+        if ready is None:
+            told = "" if mask is None and src_key_padding_mask is None else " with these masks"
+            raise ValueError(
+                f"src of shape {tuple(src.shape)} in {src.dtype} on {src.device}{told} is not "
+                "prepared; call prepare() with such tensors first"
+            )
+        given = (src, mask, src_key_padding_mask)
+        if src.is_cuda:
+            self._refuse_other_streams(src.device)
+        with torch.no_grad():
+            for place, value in zip((ready.src, ready.mask, ready.padding), given, strict=True):
+                if place is not None and value is not None:
+                    place.copy_(value)
+        if ready.graph is None:
+            return self._called(ready)
+        ready.graph.replay()
+        assert ready.y is not None
+        return ready.y
+
+    @property
+    def bytes_used(self) -> int:
+        """Bytes that the graphs' memory has grown to on a GPU; 0 before the first capture."""
+        return sum(one["total_size"] for one in self._pool.snapshot()) if self._pool else 0
+
+    def _called(self, ready: _Prepared) -> Tensor:
+        with torch.no_grad():
+            y: Tensor = self._encoder(ready.src, ready.mask, ready.padding, ready.causal)
+        return y
+
+    def _capture(self, ready: _Prepared) -> None:
+        device = ready.src.device
+        side = torch.cuda.Stream(device)
+        side.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UPS):
+                self._called(ready)
+        torch.cuda.current_stream(device).wait_stream(side)
+        if self._pool is None:
+            self._pool = torch.cuda.MemPool()
+            with torch.cuda.use_mem_pool(self._pool, device):
+                # One piece, given back at once: what is captured is cut from it.
+                torch.empty(self.bytes_set_aside or 0, dtype=torch.uint8, device=device)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool.id):
+            ready.y = self._called(ready)
+        ready.graph = graph
+
+    def _refuse_other_streams(self, device: torch.device) -> None:
+        stream = torch.cuda.current_stream(device).cuda_stream
+        if self._stream is None:
+            self._stream = stream
+        if stream != self._stream:
+            raise RuntimeError(
+                "this encoder was called on another stream before, and both would write one "
+                "workspace; make a ReplayedEncoder for each stream"
+            )
+
+
+def _key(
+    src: Tensor, mask: Tensor | None, padding: Tensor | None, is_causal: bool
+) -> tuple[Any, ...]:
+    def of(one: Tensor | None) -> Any:
+        return None if one is None else (tuple(one.shape), one.dtype, one.device)
+
+    return of(src), of(mask), of(padding), is_causal

@@ -1,0 +1,132 @@
+"""The steps of an encoder layer, each one launch or two: what is fused with what, and when.
+
+Without dropout everything behind a product is its epilogue and every norm its prologue:
+
+    qkv = LayerNorm(x) · Wᵀ + b        attention        h = x + o · Woᵀ + bo
+    a = gelu(LayerNorm(h) · W1ᵀ + b1)                   y = h + a · W2ᵀ + b2
+
+With dropout a product leaves its sums, and one kernel takes them through dropout, residual and the
+next norm. Heads are laid out by strides and not by a copy: the product leaves rows of 3·H·D
+numbers, attention reads q, k and v where they stand in them, and leaves o in rows again.
+
+x has the shape (B, S, E), weights are as `torch.nn.Linear` keeps them, and a dropout is told by its
+probability and a seed, int64 (2,), or None where the probability is 0.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from kernels.ops.attention.attention import attention
+from kernels.ops.chains.activation_dropout import activation_dropout
+from kernels.ops.chains.dropout_add_layernorm import dropout_add_layer_norm
+from kernels.ops.chains.dropout_residual import dropout_residual
+from kernels.ops.chains.gated import GELU_ERF, GELU_TANH
+from kernels.ops.epilogues.linear_bias_gelu import linear_bias_gelu
+from kernels.ops.epilogues.linear_bias_residual import linear_bias_residual
+from kernels.ops.epilogues.operators import ways
+from kernels.ops.layers.masks import Seen
+from kernels.ops.norms.layernorm import layer_norm
+from kernels.ops.products.configurations import BY_TORCH
+from kernels.ops.products.linear import linear
+from kernels.ops.prologues.layernorm_linear import layernorm_linear
+
+Tensor = torch.Tensor
+
+
+class Product(NamedTuple):
+    """The parameters of a product: weight (N, K), bias (N,) or None."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+
+class Norm(NamedTuple):
+    """The parameters of a LayerNorm: weight and bias (K,) or None, eps."""
+
+    weight: Tensor | None
+    bias: Tensor | None
+    eps: float
+
+
+class Dropped(NamedTuple):
+    """A dropout: the probability to drop, and the seed where that isn't 0."""
+
+    p: float = 0.0
+    seed_offset: Tensor | None = None
+
+
+_FORMS = {GELU_ERF: "none", GELU_TANH: "tanh"}
+
+
+def projected(x: Tensor, norm: Norm | None, product: Product) -> Tensor:
+    """Queries, keys and values of all heads, (B, S, 3·E): one product, of LayerNorm(x) or of x."""
+    if norm is None:
+        return linear(x, *product)
+    return layernorm_linear(x, norm.weight, norm.bias, *product, norm.eps)
+
+
+def attended(qkv: Tensor, n_heads: int, seen: Seen, dropped: Dropped) -> Tensor:
+    """Attention of the heads in rows qkv (B, S, 3·E); rows (B, S, E), in one launch."""
+    parts = qkv.unflatten(-1, (3, n_heads, qkv.shape[-1] // (3 * n_heads))).unbind(2)
+    q, k, v = (one.transpose(1, 2) for one in parts)
+    o: Tensor = attention(
+        *(q, k, v),
+        causal=seen.causal,
+        bias=seen.bias,
+        key_padding_mask=seen.key_padding_mask,
+        dropout_p=dropped.p,
+        seed_offset=dropped.seed_offset,
+    )
+    return o.transpose(1, 2).flatten(2)  # a view: o's heads stand side by side, as q's do
+
+
+def added(x: Tensor, product: Product, residual: Tensor, dropped: Dropped) -> Tensor:
+    """residual + dropout(x · Wᵀ + b): the residual in the epilogue where nothing is dropped."""
+    if dropped.seed_offset is None:
+        return linear_bias_residual(x, *product, residual)
+    return dropout_residual(linear(x, *product), residual, *dropped)
+
+
+def added_and_normed(
+    x: Tensor, product: Product, residual: Tensor, norm: Norm, dropped: Dropped
+) -> tuple[Tensor, Tensor]:
+    """(LayerNorm(h), h) of h = residual + dropout(x · Wᵀ + b), in two launches."""
+    if dropped.seed_offset is None:
+        h = linear_bias_residual(x, *product, residual)
+        return layer_norm(h, *norm), h
+    y = linear(x, *product)
+    return dropout_add_layer_norm(y, residual, norm.weight, norm.bias, *dropped, norm.eps)
+
+
+def activated(x: Tensor, product: Product, activation: str, dropped: Dropped) -> Tensor:
+    """dropout(act(x · Wᵀ + b)): GELU in the epilogue where nothing is dropped."""
+    if dropped.seed_offset is None and activation in _FORMS and ways(x) != BY_TORCH:
+        return linear_bias_gelu(x, *product, _FORMS[activation])
+    return activation_dropout(linear(x, *product), activation, *dropped)
+
+
+def normed_and_activated(x: Tensor, norm: Norm, product: Product, activation: str) -> Tensor:
+    """act(LayerNorm(x) · Wᵀ + b) without a dropout."""
+    if activation in _FORMS and ways(x) != BY_TORCH:
+        return linear_bias_gelu(layer_norm(x, *norm), *product, _FORMS[activation])
+    y = layernorm_linear(x, norm.weight, norm.bias, *product, norm.eps)
+    return activation_dropout(y, activation, 0.0)
+
+
+def ended(
+    a: Tensor, product: Product, residual: Tensor, norm: Norm | None, dropped: Dropped
+) -> Tensor:
+    """`added` at the end of a layer, normalised if there is a norm."""
+    if norm is None:
+        return added(a, product, residual, dropped)
+    return added_and_normed(a, product, residual, norm, dropped)[0]
+
+
+def ended_by_sums(y: Tensor, residual: Tensor, norm: Norm | None, dropped: Dropped) -> Tensor:
+    """The same from what the product left, in one launch."""
+    if norm is None:
+        return dropout_residual(y, residual, *dropped)
+    return dropout_add_layer_norm(y, residual, norm.weight, norm.bias, *dropped, norm.eps)[0]
