@@ -137,12 +137,12 @@ def test_the_page_launches_the_binaries_of_fused_simple(page, causal):
         simple_backward.simple_backward(x, x, x, x, x, lse, causal, 0.125)
         _, dkdv, dq = launches
         tiles = [(one.arguments["BLOCK_M"], one.arguments["BLOCK_N"]) for one in (dkdv, dq)]
-        options = {"num_warps": 4, "num_stages": 2}
+        options = {"num_warps": 8, "num_stages": 2}  # as both tilings of this card have them
         page.attend_back(x, x, x, x, lse, x, causal, tuple(tiles), **options)
     _, wanted_dkdv, wanted_dq, _, mine_dkdv, mine_dq = (compile_launch(one, 80) for one in launches)
+    named = ("registers", "stack_bytes", "shared_bytes", "matrix_instruction")
     for mine, wanted in ((mine_dkdv, wanted_dkdv), (mine_dq, wanted_dq)):
-        assert mine.matrix_instruction == wanted.matrix_instruction
-        assert mine.stack_bytes == 0
+        assert [getattr(mine, n) for n in named] == [getattr(wanted, n) for n in named]
 
 
 @pytest.mark.parametrize("capability", [75, 80, 90, 120])
@@ -296,6 +296,8 @@ def test_the_notebook_runs_and_its_counts_are_as_told():
     assert told["check"].count("same bits True") == 6
     errors = re.findall(r"errors (\S+), (\S+), (\S+);", told["check"])
     assert all(float(one) < 4e-3 for three in errors for one in three)
+    once = float(re.search(r"rounded once: (\S+)", told["check"])[1])
+    assert all(once > float(one) / 2 for three in errors for one in three)  # "most of each"
     spilled = dict(zip(column(told["limits"], 2), column(told["limits"], 5), strict=True))
     assert spilled["32×128"] == spilled["64×128"] == spilled["128×64"] == "0 B"
     assert spilled["128×128"] != "0 B"
