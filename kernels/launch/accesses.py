@@ -26,6 +26,11 @@ def _lanes(mask: Any) -> _Array:
     return mask.data if isinstance(mask, upstream.TensorHandle) else mask
 
 
+def _stretched(data: _Array, shape: tuple[int, ...]) -> _Array:
+    """An array in a shape; NumPy's own way takes its time where there is nothing to do."""
+    return data if data.shape == shape else np.broadcast_to(data, shape)
+
+
 class Accesses(upstream.InterpreterBuilder):
     """Upstream's builder with its memory accesses on the arena.
 
@@ -90,8 +95,8 @@ class Accesses(upstream.InterpreterBuilder):
         dtype = np_dtype(element)
         fill = np.zeros(ptrs.data.shape, dtype) if other is None else other.data
         real = self._access("load", ptrs, lanes)
-        lanes = np.ascontiguousarray(np.broadcast_to(lanes, real.shape))
-        fill = np.ascontiguousarray(np.broadcast_to(fill, real.shape), dtype=dtype)
+        lanes = np.ascontiguousarray(_stretched(lanes, real.shape))
+        fill = np.ascontiguousarray(_stretched(fill, real.shape), dtype=dtype)
         return upstream.TensorHandle(upstream._interpreter.load(real, lanes, fill, dtype), element)
 
     def create_masked_store(
@@ -100,9 +105,9 @@ class Accesses(upstream.InterpreterBuilder):
         lanes = _lanes(mask)
         dtype = np_dtype(ptrs.get_element_ty())
         shape = ptrs.data.shape
-        data = np.ascontiguousarray(np.broadcast_to(value.data, shape), dtype=dtype)
+        data = np.ascontiguousarray(_stretched(value.data, shape), dtype=dtype)
         real = self._access("store", ptrs, lanes, data)
-        lanes = np.ascontiguousarray(np.broadcast_to(lanes, shape))
+        lanes = np.ascontiguousarray(_stretched(lanes, shape))
         return upstream._interpreter.store(real, data, lanes)
 
     # Block pointers and descriptors
@@ -154,13 +159,11 @@ class Accesses(upstream.InterpreterBuilder):
     def create_atomic_rmw(
         self, rmwOp: Any, ptr: Any, val: Any, mask: Any, sem: Any, scope: Any
     ) -> Any:
-        lanes = np.broadcast_to(mask.data, ptr.data.shape)
+        lanes = _stretched(mask.data, ptr.data.shape)
         real = self._access("atomic", ptr, lanes)
         if is_coded(val.dtype):
             return self._add_one_by_one(real, val, lanes)
-        lanes, data = (
-            np.ascontiguousarray(np.broadcast_to(of, real.shape)) for of in (lanes, val.data)
-        )
+        lanes, data = (np.ascontiguousarray(_stretched(of, real.shape)) for of in (lanes, val.data))
         return super().create_atomic_rmw(
             rmwOp,
             upstream.TensorHandle(np.ascontiguousarray(real), ptr.dtype),
@@ -174,7 +177,7 @@ class Accesses(upstream.InterpreterBuilder):
         """An atomic addition of bf16, which upstream's memory doesn't know; the language has no
         other on bf16."""
         before = np.zeros(real.shape, val.data.dtype)
-        values = np.broadcast_to(numbers(val), real.shape)
+        values = _stretched(numbers(val), real.shape)
         here, none = np.ones(1, dtype=bool), np.zeros(1, val.data.dtype)
         for lane in zip(*np.nonzero(lanes), strict=True):
             at = real[lane].reshape(1)

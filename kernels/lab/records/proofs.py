@@ -124,10 +124,13 @@ def declared(tree: Tree) -> list[Declared]:
 
 def rests_on(tree: Tree, test: Declared) -> dict[str, str]:
     """Return the path and hash of each file that a proof by the test rests on, and the test's."""
-    return {
-        **sources.made_of(tree, test.sources),
-        THE_TEST: slices.of_test(tree, test.test),
-    }
+    key = ("rests", test.test, test.sources)  # asked for by every card, and for what is owed
+    if key not in tree.known:
+        tree.known[key] = {
+            **sources.made_of(tree, test.sources),
+            THE_TEST: slices.of_test(tree, test.test),
+        }
+    return dict(tree.known[key])
 
 
 def wanted(tree: Tree) -> tuple[dict[Declared, Rests], list[str]]:

@@ -7,6 +7,7 @@ too; a neighbouring test does not.
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 
 from kernels.lab.records import sources
@@ -55,6 +56,12 @@ def _used(node: ast.AST) -> Iterator[str]:
             yield part.value
 
 
+@functools.cache  # a file's statements are kept with it, and asked once for every name
+def _names(node: ast.stmt) -> tuple[frozenset[str], frozenset[str]]:
+    """The names that a statement of a file binds in the file, and those that it mentions."""
+    return frozenset(_own(node)), frozenset(_used(node))
+
+
 def _is_automatic(node: ast.stmt) -> bool:
     """Whether it is a fixture that every test of the file gets unasked."""
     decorators = getattr(node, "decorator_list", [])
@@ -81,7 +88,7 @@ class _Slice:
         if text in self.kept:
             return
         self.kept.add(text)
-        for name in sorted(set(_used(node))):
+        for name in sorted(_names(node)[1]):
             self.name(path, name)
         for part in ast.walk(node):
             for _, file, name in sources.imported(self.tree, part):
@@ -114,7 +121,9 @@ class _Slice:
         for node in self._body(path):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 self._import(path, node, name)
-            elif name in _own(node) or (not isinstance(node, _PLAIN) and name in _used(node)):
+            elif name in _names(node)[0] or (
+                not isinstance(node, _PLAIN) and name in _names(node)[1]
+            ):
                 self._keep(path, node)  # a loop that fills a table counts as its value
 
     def whole(self, path: str) -> None:

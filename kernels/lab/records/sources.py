@@ -53,6 +53,11 @@ class Tree:
     texts: Mapping[str, str]
 
     @functools.cached_property
+    def known(self) -> dict[tuple[Any, ...], Any]:
+        """What was found out of the texts so far: many proofs rest on the same files."""
+        return {}
+
+    @functools.cached_property
     def by_name(self) -> dict[str, list[str]]:
         """The paths of each file name."""
         found: dict[str, list[str]] = {}
@@ -200,6 +205,13 @@ def _file(tree: Tree, beside: str, name: str) -> list[str]:
 
 
 def _leads_to(tree: Tree, path: str) -> set[str]:
+    if ("leads", path) not in tree.known:
+        tree.known["leads", path] = _found_in(tree, path)
+    return tree.known["leads", path]
+
+
+def _found_in(tree: Tree, path: str) -> set[str]:
+    """The files that a source imports, names or includes."""
     text = tree.texts[path]
     if not path.endswith(".py"):
         return {file for name in _INCLUDE.findall(text) for file in _file(tree, path, name)}
