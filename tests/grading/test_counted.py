@@ -1,8 +1,13 @@
 """The counts of wrong answers tell where a set refuses too few, or tells too few why."""
 
+from collections import Counter
+from pathlib import Path
+
 import pytest
 
-from tests.grading.counted import Count, counted
+from kernels.grading.question import questions
+from tests.grading.conftest import is_of_wrong_answers
+from tests.grading.counted import ENOUGH, Count, counted
 
 
 def test_verdicts_are_counted_by_set():
@@ -21,3 +26,16 @@ def test_verdicts_are_counted_by_set():
 )
 def test_too_few_are_told(count, told):
     assert count.faults == told
+
+
+def test_every_set_has_answers_that_are_counted(request):
+    files = {path.name for path in Path(__file__).parent.glob("test_questions_*.py")}
+    wrong, collected = Counter(), set()
+    for item in request.session.items:
+        if item.path.name in files:
+            collected.add(item.path.name)
+            wrong[item.path.name[len("test_questions_") :][:2]] += is_of_wrong_answers(item)
+    if collected != files:
+        pytest.skip("only some of the tests run")
+    assert wrong.keys() == {question.partition(".")[0] for question in questions()}
+    assert min(wrong.values()) >= 3 * ENOUGH, wrong

@@ -258,6 +258,16 @@ def test_hints_come_one_by_one():
     assert check("02.2", given).hints
 
 
+def test_the_first_hint_answers_the_mistake_that_was_made():
+    own = questions()["02.2"].hint
+    first, again = check("02.2", s.with_fault("twice")), check("02.2", s.with_fault("twice"))
+    (hint,) = first.hints
+    assert hint == "Load x once, and use the loaded value for the sums and the output."
+    assert again.hints == (hint, own)
+    # A mistake without a hint of its own gets the question's.
+    assert check("02.2", s.with_fault("shifted")).hints[0] == own
+
+
 def test_progress_survives_a_restart_and_the_best_counts(own_progress):
     assert progress().points == 0
     check("02.3", s.merge)
