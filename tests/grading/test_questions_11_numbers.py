@@ -286,6 +286,14 @@ def test_a_mean_at_its_bound_shows_as_much_as_the_rounding():
         assert off == pytest.approx(bounds.unit(dtype) * bounds.size(kept), rel=1e-6)
 
 
+def test_no_row_has_a_sum_that_is_rounded_to_nothing():
+    for seed in range(100):
+        for call in bounds._calls(random.Random(seed)):
+            numbers = s.means(*call), s.means_by_numbers(*call)
+            for one, other in zip(*numbers, strict=True):
+                assert one == pytest.approx(other, rel=1e-9)
+
+
 def test_the_folded_kernel_is_right_for_what_fold_returns():
     """11.8 and 11.9 together are the norm and the product."""
     generator = torch.Generator().manual_seed(1)

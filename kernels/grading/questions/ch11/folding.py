@@ -111,7 +111,9 @@ def _near(got: Tensor) -> float:
 
 def _shows(part: str, name: str, given: Given, got: Tensor, right: Tensor) -> bool:
     models = [model for what, model in _models(part, given) if what == name]
-    return any(relative_error(got, one.to(got.dtype).double()) < 1e-5 for one in models)
+    # Few numbers round the other way where the reader's fp32 lies beside this float64.
+    near = max(1e-5, torch.finfo(got.dtype).eps / 4)
+    return any(relative_error(got, one.to(got.dtype).double()) < near for one in models)
 
 
 def _denies(part: str, name: str, given: Given, got: Tensor, right: Tensor) -> bool:
