@@ -421,6 +421,9 @@ def test_the_page_fills_itself_when_records_come(shown, tmp_path):
         assert (alone, both, ratio) == ("30.0 µs", "40.0 µs", "1.25")
         assert added == f"20.0 µs, {2 * m * n * 2 / 20e6:.2f} TB/s"
     assert len(table(found["bias-recorded"])) == 4
+    # 40 in one against 30 and 20: above 1 + sR/K at K = 4096, below it at 1024.
+    assert "time by +33.3% to +33.3%. 2 of 4 ratios lie above" in found["bias-recorded"]
+    assert "came back from DRAM" in found["l2-recorded"]
     for shape, size, *_, share in table(found["l2-recorded"]):
         m, _, n = map(int, shape.split("×"))
         assert size == f"{m * n * 2 / 1e6:.0f} MB, {m * n * 2 / (50 * 2**20):.1f} of the L2"
@@ -458,6 +461,7 @@ def test_the_page_fills_itself_when_records_come(shown, tmp_path):
 def test_a_card_whose_ceilings_are_not_recorded_has_no_prediction(shown, tmp_path):
     found = shown(records(tmp_path, TIMES, gpu="h200"))
     assert "another card" in found["bias-recorded"]
+    assert "ratios lie above" not in found["bias-recorded"]
     assert found["measured"].count("Its ceilings are not recorded") == 4
     assert "predicted*" not in found["measured"]
     assert "No card has recorded a point yet" in found["roofline"]
