@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import triton
 
 from kernels.grading.progress import VARIABLE
 
@@ -96,10 +97,12 @@ def _huge_points(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_home_but_a_cache(patch: pytest.MonkeyPatch) -> None:
-    # Compiled kernels stay where they are: the compiler's headers alone take seconds.
+    # Compiled kernels stay where they are: to make them anew takes seconds.
     cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    of_triton = triton.knobs.cache.dir
     no_home(patch)
     patch.setenv("XDG_CACHE_HOME", cache)
+    patch.setenv("TRITON_CACHE_DIR", of_triton)
 
 
 def _meta_in_float64(patch: pytest.MonkeyPatch) -> None:
