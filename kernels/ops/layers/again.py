@@ -42,13 +42,7 @@ class Recipe:
 
     @contextlib.contextmanager
     def instead_of(self, is_made: Callable[[Tensor], bool]) -> Iterator[None]:
-        """A block in which this is kept in place of each saved tensor of which `is_made` is true.
-
-        Inside torch.compile the compiler decides what is kept, and nothing is replaced.
-        """
-        if torch.compiler.is_compiling():
-            yield
-            return
+        """A block in which this is kept in place of each saved tensor that `is_made` says is it."""
 
         def pack(saved: Tensor) -> Any:
             if not is_made(saved):
@@ -75,6 +69,14 @@ def _unpacked(kept: Any) -> Tensor:
         result: Tensor = kept
         return result
     return kept.recipe.made().as_strided(kept.size, kept.stride, kept.offset)
+
+
+def may_replace() -> bool:
+    """Whether something is saved that a recipe may stand for: inside torch.compile nothing is.
+
+    There the compiler decides what is kept.
+    """
+    return torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 
 def memory(tensor: Tensor) -> int:

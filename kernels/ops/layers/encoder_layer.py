@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from kernels.ops.layers import steps
-from kernels.ops.layers.again import Recipe, memory
+from kernels.ops.layers.again import Recipe, may_replace, memory
 from kernels.ops.layers.arguments import activation_form, check_sizes
 from kernels.ops.layers.checkpointed import activated_product
 from kernels.ops.layers.masks import Seen, seen_by
@@ -56,7 +56,7 @@ class FusedEncoderLayer(nn.TransformerEncoderLayer):
     activation read: one more launch. `attn_dropout_checkpoint`: attention's output, B·S·E numbers,
     is not kept, but made again from queries, keys and values: one more launch of attention. Its
     weights and their mask, B·H·S² numbers each, are kept in no case. What is kept falls by so much
-    a layer.
+    a layer. Inside torch.compile they do nothing: there the compiler decides what is kept.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class FusedEncoderLayer(nn.TransformerEncoderLayer):
     ) -> Result:
         """`behind(o)` of attention's rows o of LayerNorm(x), or of x; o not kept if told so."""
         n_heads = self.self_attn.num_heads
-        if not (self.attn_dropout_checkpoint and torch.is_grad_enabled()):
+        if not (self.attn_dropout_checkpoint and may_replace()):
             # No name holds qkv: in inference its memory is free behind attention.
             rows = steps.attended(steps.projected(x, norm, product), n_heads, seen, dropped)
             return behind(rows)
@@ -212,7 +212,7 @@ class FusedEncoderLayer(nn.TransformerEncoderLayer):
         With a norm before it nothing is dropped inside.
         """
         form = self.activation_form
-        if self.gelu_checkpoint and torch.is_grad_enabled():
+        if self.gelu_checkpoint and may_replace():
             y = activated_product(steps.projected(x, norm, up), *down, form, *in_mlp)
             return steps.ended_by_sums(y, residual, norm_behind, behind)
         if norm is None:
