@@ -596,3 +596,20 @@ def test_its_bytes_by_hand():
     of_x, of_weight, of_y = 200 * 256 * 2, 520 * 256 * 2, 200 * 520 * 2
     assert told.requested == 3 * of_x + 2 * of_weight + of_y + 2 * 2 * 2 * 768 * 4
     assert told.unique == of_x + of_weight + of_y + 2 * 768 * 4
+
+
+@pytest.mark.skipif(no_gluon() is not None, reason="no Gluon for Hopper")
+def test_gelu_by_a_polynomial_with_groups_apart_compiles_without_a_spill():
+    from kernels.ops.epilogues.configurations import Finish
+    from kernels.ops.prologues import hopper
+
+    x, y = (torch.empty(4096, n, dtype=torch.bfloat16) for n in (1024, 3072))
+    folded = Folded(torch.empty(3072, 1024).bfloat16(), torch.empty(3072), torch.empty(3072))
+    finish = Finish(apart=True, by_power=True)
+    with recording() as seen, assume_capability(90):
+        hopper.launch(x, folded, y, 1e-5, activation="gelu_tanh", finish=finish)
+    (launch,) = seen
+    compiled = launch.specialize(90).compile()
+    assert not compiled.serialized
+    assert compiled.stack_bytes == 0
+    assert compiled.shared_bytes <= 232_448
