@@ -24,6 +24,7 @@ from triton.backends.nvidia import driver
 from triton.compiler import CompiledKernel
 
 from kernels.launch import launches
+from kernels.launch.settled import settle
 from kernels.launch.tape import Source, Tape, Taped, is_descriptor
 
 Tensor = torch.Tensor
@@ -114,7 +115,7 @@ class Plan:
         self._aligned = {n: args[n].data_ptr() & 15 for n in self._tensors}
         self._kernels = list({id(t.kernel): t.kernel for t in tape.launches}.values())
         for kernel in self._kernels:
-            _ = kernel.cache_key  # finds out the globals that it uses
+            settle(kernel)  # finds out the globals that it uses
         self.ways = [self._way(taped) for taped in tape.launches]
         self._names = self._values()
         self._tests = self._conditions()

@@ -39,6 +39,23 @@ def scale_kernel(x_ptr, y_ptr, n, scale, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def by_factor(x):
+    return x * FACTOR
+
+
+@triton.jit
+def by_factor_twice(x):
+    return by_factor(by_factor(x))
+
+
+@triton.jit
+def calling_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    offsets = tl.arange(0, BLOCK)
+    mask = offsets < n
+    tl.store(y_ptr + offsets, by_factor_twice(tl.load(x_ptr + offsets, mask=mask)), mask=mask)
+
+
+@triton.jit
 def look_up_kernel(x_ptr, table_ptr, y_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.arange(0, BLOCK)
     mask = offsets < n
@@ -146,6 +163,19 @@ def test_a_global_of_a_kernel_that_changed_is_seen(call, monkeypatch):
     )
     monkeypatch.setitem(globals(), "FACTOR", tl.constexpr(5.0))
     torch.testing.assert_close(call(x, 3.0), 15 * x)
+
+
+def test_a_global_of_what_a_kernel_calls_is_seen(monkeypatch):
+    def called(x):
+        y = torch.empty_like(x)
+        calling_kernel[(1,)](x, y, x.numel(), BLOCK=16)
+        return y
+
+    call, x = again.Ready(called), numbers(10)
+    torch.testing.assert_close(call(x), 4 * x)
+    assert counted(call, x) == 0
+    monkeypatch.setitem(globals(), "FACTOR", tl.constexpr(5.0))
+    assert counted(call, x) == 1
 
 
 def test_a_hook_of_a_kernel_is_called(call):

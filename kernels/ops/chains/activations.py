@@ -88,14 +88,6 @@ def gelu_and_slope(h):
 
 
 @triton.jit
-def gelu_slope(h):
-    """The derivative alone, σ (1 + h (1 − σ) d(2u)/dh): one product less."""
-    square = tl.minimum(h * h, SQUARE_AT_MOST)
-    share = sigmoid_of_exponent(h * (square * CUBIC + LINEAR))
-    return share * (1.0 + (h - h * share) * (square * SLOPE_SQUARE + SLOPE))
-
-
-@triton.jit
 def gelu_erf(h):
     """GELU of fp32 by the error function."""
     return h * (0.5 + 0.5 * tl.erf(h * ROOT_HALF))
@@ -107,3 +99,11 @@ def gelu_erf_and_slope(h):
     share = 0.5 + 0.5 * tl.erf(h * ROOT_HALF)
     square = tl.minimum(h * h, SQUARE_AT_MOST)
     return h * share, share + h * DENSITY * tl.exp2(square * (-0.5 * LOG2E))
+
+
+@triton.jit
+def gelu_slope(h):
+    """The derivative alone, σ (1 + h (1 − σ) d(2u)/dh): one product less."""
+    square = tl.minimum(h * h, SQUARE_AT_MOST)
+    share = sigmoid_of_exponent(h * (square * CUBIC + LINEAR))
+    return share * (1.0 + (h - h * share) * (square * SLOPE_SQUARE + SLOPE))
