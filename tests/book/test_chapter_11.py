@@ -201,6 +201,41 @@ def test_the_kernels_of_the_page_compile_without_spills(page, capability):
     assert [one.stack_bytes for one in built] == [0] * 4
 
 
+def changed(sources, cell, *pairs):
+    """A cell's kernel and what it needs, as text, with some of its lines changed."""
+    text = "\n\n\n".join(sources[one] for one in ("imports", "gelu", "run", cell)) + "\n"
+    for old, new in pairs:
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    return text
+
+
+def test_hint_1_needs_the_bias_before_gelu(sources, tmp_path):
+    epilogue = "    total = gelu(total)  # the epilogue\n"
+    dot = "tl.dot(x, weight, total, input_precision="
+    pairs = [(epilogue, ""), (f'{dot}"ieee")', f'gelu({dot}"ieee"))')]
+    inside = loaded(changed(sources, "gelu-kernel", *pairs), tmp_path, "chapter_11_hint_1")
+    for k, bias, right in ((16, 0.0, True), (16, 1.0, False), (17, 0.0, False)):
+        given = linear_bias_gelu.OP.inputs((16, k, 16), torch.float32, "cpu", seed=0)
+        given["bias"] = torch.full_like(given["bias"], bias)
+        y = inside.run(inside.linear_gelu_tile, *given.values(), n=16, tile=(16, 16, 16))
+        assert (inside.error(y, linear_bias_gelu.OP.reference(**given)) < 1e-5) is right
+
+
+def test_hint_3_takes_an_interleaved_weight(sources, tmp_path):
+    pairs = (
+        ("inside = n * BLOCK_N + wide % BLOCK_N", "inside = n * BLOCK_N + wide // 2"),
+        ("wide // BLOCK_N * N + inside", "2 * n * BLOCK_N + wide"),
+        ("[BLOCK_M, 2, BLOCK_N]", "[BLOCK_M, BLOCK_N, 2]"),
+        ("tl.permute(parts, [0, 2, 1])", "parts"),
+    )
+    new = loaded(changed(sources, "swiglu-kernel", *pairs), tmp_path, "chapter_11_hint_3")
+    given = linear_swiglu.OP.inputs((20, 24, 21, 2), torch.float32, "cpu", seed=0)
+    by_turns = given["weight"].transpose(0, 1).contiguous()  # row 2j the gate, 2j + 1 up
+    y = new.run(new.linear_swiglu_tile, given["x"], by_turns, n=21, tile=(16, 16, 16))
+    assert new.error(y, linear_swiglu.OP.reference(**given)) < 1e-5
+
+
 # ------------------------------------------------------------------ what the prose says
 
 
