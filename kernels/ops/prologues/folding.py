@@ -8,7 +8,7 @@ so that the product can be of x as it is. A constant may be taken from each row 
 Σ (x − mean) is 0: with F centred, F·1 is 0 but for what rounding F to 16 bits leaves. That rest
 times the mean is an error of its own, and no small one, unless F·1 is summed over the weights as
 they are rounded. Centring keeps x · Fᵀ small too, where x has a large mean: fp32 sums lose
-2⁻²⁴ · |mean| / std of y's size in a step, which bf16's 2⁻⁹ hides up to a mean of some hundred
+2⁻²⁴ · |mean| / std of y's size in a step, which bf16's 2⁻⁸ hides up to a mean of some hundred
 standard deviations. RMSNorm has no mean and needs neither.
 
 Rounding: `torch` rounds x̂ to 16 bits and multiplies by W as it is; folded, x is as it is and F is
