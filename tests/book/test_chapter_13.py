@@ -375,6 +375,13 @@ def test_the_notebook_runs_and_its_counts_are_as_told():
              told["chunks-time"].splitlines()[2:7]}  # fmt: skip
     moved = {name: float(cells[2].split()[0]) for name, cells in lines.items() if cells[2].strip()}
     assert moved["chunks: 8"] / moved["PyTorch's two operators"] == pytest.approx(2, rel=0.05)
+    one, *more = (float(e) for e in re.findall(r"dweight (\S+)", told["chunks-rounding"]))
+    added = [(error**2 - one**2) ** 0.5 for error in more]  # with 8, 32 and 128 chunks
+    assert added[1] / added[0] == pytest.approx(2, rel=0.2)
+    assert added[2] / added[1] == pytest.approx(2, rel=0.2)
+    unscaled = [float(e) for e in re.findall(r"unscaled +(\S+) GB", told["chunks-count"])]
+    scaling = 2 * (8192 + 131_072) * 4096 * 2 / 1e9
+    assert unscaled[-1] == pytest.approx(float(guesses[-1][1]) - scaling, abs=0.02)
     waits = {name: float(cells[3].split()[0]) > float(cells[4].split()[0])
              for name, cells in lines.items() if cells[3].strip()}  # fmt: skip
     assert waits["chunks: 32"]
