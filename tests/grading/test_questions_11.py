@@ -14,7 +14,12 @@ RIGHT = {
     "11.1": (s.asks, s.asks_by_tiles),
     "11.2": (s.saved, s.saved_by_difference),
     "11.3": (edited("11.3"), k.gelu_from_the_bias((32, 32, 32), 4)),
-    "11.4": (edited("11.4"), k.gelu_from_the_bias()),
+    # A name that says tf32 is none of a kernel that multiplies it.
+    "11.4": (
+        edited("11.4"),
+        k.gelu_from_the_bias(),
+        edited("11.4", ("epilogue_kernel", "kernel_without_tf32")),
+    ),
     "11.5": (edited("11.5"), k.swiglu_of_two_sums),
     "11.6": (edited("11.6"), k.norm_by_merging),
     "11.7": (edited("11.7"), s.way_by_ratios),

@@ -1,6 +1,8 @@
 """Wrong numbers of set 11 get the remark meant for them; what its checks rest on is right."""
 
+import math
 import random
+import re
 from itertools import product
 
 import pytest
@@ -10,6 +12,7 @@ from kernels.grading import check, progress
 from kernels.grading.questions.ch11 import bounds, folding, ledgers, predict
 from kernels.launch import interpreting
 from kernels.ops.prologues import folding as package
+from kernels.paths import ROOT
 from tests.grading import submissions_11 as s
 from tests.grading import submissions_11_kernels as kernels
 from tests.grading.edited import edited
@@ -203,6 +206,14 @@ def scaled(part, by):
     return s.means_with(**{part: lambda *args: right(*args) * by(*args)})
 
 
+def before_rounding(part):
+    def by(row, std, dtype):
+        taken = bounds.centred(row) if part == "centred" else row
+        return bounds.size(taken) / bounds.size(bounds.rounded(taken, dtype))
+
+    return by
+
+
 @pytest.mark.parametrize(
     ("answer", "message", "means"),
     [
@@ -214,6 +225,10 @@ def scaled(part, by):
         (scaled("rounded", lambda r, std, d: 0.5), "rounded is", "24 binary digits"),
         (scaled("rounded", lambda r, std, d: 1 / bounds.size(bounds.rounded(r, d))), "", "size of"),
         (s.means_with(centred=bounds.of_rounded), "centred is", "the row as it was"),
+        *(
+            (scaled(part, before_rounding(part)), f"{part} is", "the row before rounding")
+            for part in ("unrounded", "rounded", "centred")
+        ),
         (
             s.means_with(
                 centred=lambda r, std, d: bounds.of_rounded(
@@ -229,6 +244,14 @@ def scaled(part, by):
 )
 def test_bounds_wrong(answer, message, means):
     fails(check("11.10", answer, seed=1), message=message, means=means)
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_the_row_of_the_page_has_a_largest_mean(dtype):
+    text = (ROOT / "solutions/11_what_fuses_around_a_product.ipynb").read_text(encoding="utf-8")
+    (row,) = re.findall(r"largest_means\((\[.*?\]), 0.25", text)
+    means = edited("11.10")(eval(row), 0.25, dtype)
+    assert all(0 < one < math.inf for one in means)
 
 
 @pytest.mark.parametrize(("m", "k", "n"), [(70, 100, 90), (5, 7, 3)])

@@ -68,6 +68,7 @@ _SIZE = "The size of an output is the root of the sum of squares of its rounded 
 _DELTA = (
     "What is left is the sum of the rounded weights less that of the unrounded ones, signs and all."
 )
+_BEFORE = "The size is the norm of the rounded row; yours is that of the row before rounding."
 _MISTAKES: tuple[tuple[Mistake, ...], ...] = (
     (
         (_EPS, lambda r, s, d: 2 * of_unrounded(r, s, d)),
@@ -83,6 +84,7 @@ _MISTAKES: tuple[tuple[Mistake, ...], ...] = (
                 / math.fsum(abs(a - b) for a, b in zip(r, rounded(r, d), strict=True))
             ),
         ),
+        (_BEFORE, lambda r, s, d: of_unrounded(r, s, d) * size(r) / size(rounded(r, d))),
         (_SIZE, lambda r, s, d: of_unrounded(r, s, d) / size(rounded(r, d))),
         (_SIZE, lambda r, s, d: of_unrounded(r, s, d) * size(rounded(r, d))),
         (_SIZE, lambda r, s, d: of_unrounded(r, s, d) / math.sqrt(len(r))),
@@ -102,6 +104,7 @@ _MISTAKES: tuple[tuple[Mistake, ...], ...] = (
             lambda r, s, d: of_rounded(r, s, d) / 2,
         ),
         (_NOT_STD, lambda r, s, d: of_rounded(r, s, d) / s),
+        (_BEFORE, lambda r, s, d: of_rounded(r, s, d) * size(r) / size(rounded(r, d))),
         (_SIZE, lambda r, s, d: of_rounded(r, s, d) / size(rounded(r, d))),
         (_SIZE, lambda r, s, d: of_rounded(r, s, d) / math.sqrt(len(r))),
         (
@@ -138,6 +141,10 @@ _MISTAKES: tuple[tuple[Mistake, ...], ...] = (
             lambda r, s, d: (
                 of_centred(r, s, d) * size(rounded(r, d)) / size(rounded(centred(r), d))
             ),
+        ),
+        (
+            _BEFORE,
+            lambda r, s, d: of_centred(r, s, d) * size(centred(r)) / size(rounded(centred(r), d)),
         ),
         (_NOT_STD, lambda r, s, d: of_centred(r, s, d) / s),
         (

@@ -292,8 +292,8 @@ def within_requests(
             raise Wrong(
                 f"{attempt.name} asks for {requested:,} bytes of {names[0]} and {names[1]} on "
                 f"{r.case}; the budget is {budget(r.case):,}: {what}. It reads {times}.",
-                f"{names[0]} is asked for once by each block of the other edge of a tile, and so "
-                f"is {names[1]}: a larger tile uses what it loaded more often.",
+                f"Each column of tiles asks for all of {names[0]} again, each row of tiles for all "
+                f"of {names[1]}: a larger tile uses what it loaded more often.",
                 hint="The first operand is read as often as there are tiles side by side, the "
                 "second as often as there are tiles above one another.",
             )

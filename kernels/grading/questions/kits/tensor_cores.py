@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import torch
@@ -9,6 +10,9 @@ import torch
 from kernels.grading.cases import Case
 from kernels.grading.compiled_checks import built_for, compiles
 from kernels.grading.question import Attempt, Wrong
+
+# A matrix instruction and its types; a kernel's own name may say tf32 too.
+_TF32 = re.compile(r"\bw?g?mma\.\S*\btf32\b")
 
 
 def on_tensor_cores(attempt: Attempt, cases: Sequence[Case]) -> None:
@@ -22,7 +26,7 @@ def on_tensor_cores(attempt: Attempt, cases: Sequence[Case]) -> None:
             continue
         case = max(known, key=lambda one: one.x.shape[-1])
         built = [one for _, one in built_for(attempt, case, 80)]
-        tf32 = any("tf32" in one.ptx for one in built if one.matrix_instruction)
+        tf32 = any(_TF32.search(one.ptx) for one in built)
         where = f"compiled for sm_80, on {case},"
         if dtype == torch.float16 and not any(one.matrix_instruction for one in built):
             raise Wrong(
