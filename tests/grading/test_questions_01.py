@@ -291,7 +291,9 @@ def test_plan_wrong(answer, message, means):
     ("answer", "message", "means"),
     [
         (lambda row: "roof", "should say", "the same cause for every row"),
-        (s.cause_without_time, "should say 'latency'", "The time itself is never looked at"),
+        (s.cause_without_time, "should say 'latency'", "is it compared at all"),
+        (s.cause_with_time_in_seconds, "should say 'latency'", "in the same unit?"),
+        (s.cause_with_passes_first, "should say 'misses'", "Compare these two first"),
         (s.cause_of_one_launch, "should say 'launches'", "all of them together"),
         (s.cause_by_bytes_first, "should say", "look at the floors first"),
         (s.cause_with_floors(seconds=True), "should say", "The units are mixed"),
@@ -336,6 +338,10 @@ def test_the_models_of_a_cause_follow_the_page():
     for cause in ch01_cause.CAUSES * 100:
         row = ch01_cause._made(cause, rng)
         assert ch01_cause.by_floors(row, row.floors_us) == cause
+    for _ in range(100):
+        row = ch01_cause._made("misses", rng, handed_on=True)
+        assert ch01_cause.by_floors(row, row.floors_us) == "misses"
+        assert row.bytes_dram > 1.99 * row.bytes_unique > 1.99**2 * row.bytes_ideal
 
 
 @pytest.mark.parametrize("question", RIGHT)
