@@ -198,6 +198,8 @@ def rms_kernel(x_ptr, w_ptr, y_ptr, n_cols, eps, BLOCK: tl.constexpr, FAULT: tl.
     row = tl.program_id(0).to(tl.int64)
     cols = tl.arange(0, BLOCK)
     mask = cols < n_cols
+    if FAULT == "weight first":
+        weight = tl.load(w_ptr + cols, mask=mask, other=0.0).to(tl.float32)
     x = tl.load(x_ptr + row * n_cols + cols, mask=mask, other=0.0)
     squares = (x * x).to(tl.float32) if FAULT == "half" else x.to(tl.float32) * x.to(tl.float32)
     x = x.to(tl.float32)
@@ -224,7 +226,8 @@ def rms_kernel(x_ptr, w_ptr, y_ptr, n_cols, eps, BLOCK: tl.constexpr, FAULT: tl.
         y = x / (mean_square + eps)
     else:
         y = x * tl.rsqrt(mean_square + eps)
-    weight = tl.load(w_ptr + cols, mask=mask, other=0.0).to(tl.float32)
+    if FAULT != "weight first":
+        weight = tl.load(w_ptr + cols, mask=mask, other=0.0).to(tl.float32)
     y = y + weight if FAULT == "weight added" else y * weight
     y = y.to(y_ptr.dtype.element_ty)
     if FAULT == "unmasked":

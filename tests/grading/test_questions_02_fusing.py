@@ -129,13 +129,19 @@ def few_programs(x, weight, eps):
         (s.rms_with("weight added"), "should be", "it multiplies"),
         (s.rms_with("twice"), "x is read 2.0 times", "Each load asks memory again"),
         (s.rms_with("unmasked"), "argument 'y_ptr'", "Two programs meet"),
-        (s.rms_with("", warps=2), "(1, 16384) in fp32, compiled for sm_75, spills", "more warps"),
+        (s.rms_with("", warps=2), "(1, 16384) in fp32, compiled for sm_75, spills", "num_warps=8 or"),
+        (s.rms_with("weight first", warps=4), "spills", "load weight only after the sum"),
         (few_programs, "(5, 1) in fp32; the question takes 2 at least", "dozens of SMs"),
         (s.rms_by_pytorch, "launched no Triton kernel", "a kernel of yours"),
     ],
 )
 def test_rms_norm_wrong(answer, message, means):
     fails(check("02.6", answer, seed=1), message=message, means=means)
+
+
+@pytest.mark.parametrize(("fault", "warps"), [("", 4), ("weight first", 8)])
+def test_the_ways_out_of_a_spill_are_right(fault, warps):
+    assert_passes_soon("02.6", s.rms_with(fault, warps), seed=1)
 
 
 @pytest.mark.parametrize(
