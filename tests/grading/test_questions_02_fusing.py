@@ -87,7 +87,7 @@ def shifted_by_one(x, weight, bias, eps):
         (s.copied_last, "30.0 an element", "The last conversion"),
         (lambda x, w, b, eps: x.clone(), "22 of 22 inputs fail", "What comes back is x itself"),
         (lambda x, w, b, eps: s.lean(x, w, b, eps) * 2, "22 of 22 inputs fail", ""),
-        (s.narrow_statistics, "in fp16", "do the arithmetic in fp32"),
+        (s.narrow_statistics, "in fp16", "var_mean's results have the dtype of x"),
         (s.two_sums_of_operators, "mean near 1000", "E[x²] - E[x]²"),
         (s.by_layer_norm, "called native_layer_norm", "how far separate operators"),
         (s.by_batch_norm, "called native_batch_norm", "how far separate operators"),
