@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import re
 import statistics
 
 import numpy as np
@@ -263,6 +264,23 @@ def warps(formula):
 )
 def test_warps_wrong(answer, means):
     fails(check("01.6", answer, seed=1), means=means)
+
+
+def test_a_wrong_number_of_warps_says_what_the_right_one_has():
+    told = check("01.6", lambda *args: s.warps_in_ints(*args) + 1, seed=1).message
+    words = r"\((\d+(?:, \d+)*)\) is .*: (\d+) warps on each .* on their way, (\d+) have fewer"
+    args, enough, fewer = re.search(words, told).groups()
+    bandwidth_gbs, latency_ns, sms, loads, width = map(int, args.split(", "))
+    on_their_way, a_warp = bandwidth_gbs * latency_ns, 32 * sms * loads * width
+    assert int(fewer) * a_warp < on_their_way <= int(enough) * a_warp
+
+
+def test_a_tensor_of_a_chain_is_read_later_or_is_a_result():
+    for seed in range(50):
+        for chain in ch01_fusion.chains(random.Random(seed)):
+            made = {written for _, written in chain.steps}
+            read = {name for reads, _ in chain.steps for name in reads}
+            assert made <= read | set(chain.results)
 
 
 @pytest.mark.parametrize(
