@@ -210,6 +210,13 @@ def plan_by_bytes_saved(steps, sizes, results, most):
     return max(_plans(len(steps), most), key=saved)
 
 
+def plan_of_fewest_kernels(steps, sizes, results, most):
+    """The fewest kernels, and of such plans the one with the fewest bytes."""
+    fewest = -(-len(steps) // most)
+    plans = [plan for plan in _plans(len(steps), most) if len(plan) == fewest]
+    return min(plans, key=lambda plan: _moved(plan, steps, sizes, results, ""))
+
+
 def plan_filled(steps, sizes, results, most):
     """Fill each kernel before the next starts."""
     full, rest = divmod(len(steps), most)

@@ -33,6 +33,16 @@ def saved_by_kinds(ledger, first, last, keeps, *, later=True, kept=True, once=Tr
     return before - after
 
 
+def saved_with_one_write(ledger, first, last, keeps):
+    """As if one launch wrote what its last step makes, and no other tensor."""
+    group = ledger.steps[first : last + 1]
+    made = {t.tensor for step in group for t in step.tensors if t.write_unique}
+    read = {t.tensor: t.read_unique for step in group for t in step.tensors if t.read_unique}
+    after = sum(size for name, size in read.items() if name not in made)
+    after += sum(t.write_unique for t in group[-1].tensors)
+    return sum(step.bytes_unique for step in group) - after
+
+
 def saved_by_slice(ledger, first, last, keeps):
     """A slice that ends before the last step, and what is read later from behind it."""
     group, later = ledger.steps[first:last], ledger.steps[last + 1 :]

@@ -287,6 +287,7 @@ def test_a_tensor_of_a_chain_is_read_later_or_is_a_result():
     ("answer", "message", "means"),
     [
         (s.plan_filled, "moves", "Each kernel is filled"),
+        (s.plan_of_fewest_kernels, "moves", "as few kernels as can be"),
         (lambda steps, *_: [1] * len(steps), "moves", "Nothing is fused"),
         (s.plan_with("elements"), "moves", "Tensors are counted, not bytes"),
         (s.plan_with("all written"), "moves", "made and used up within one kernel"),

@@ -62,6 +62,7 @@ def half_open(ledger, first, last, keeps):
         (s.saved_by_slice, "saves", "both included"),
         (s.saved_of_made(writes=False), "saves", "Only the reads of what the group makes"),
         (s.saved_of_made(writes=True), "_to_copy alone saves 0", "is still written"),
+        (s.saved_with_one_write, "saves", "A tensor made inside the group is written too"),
         (s.saved_if_unread, "saves", "their writes are not"),
         (lambda *args: 0, "saves", ""),
         (lambda *args: s.saved_by_kinds(*args) / 1, "the float", "makes a float"),
