@@ -89,10 +89,11 @@ def built_for(attempt: Attempt, case: Case, capability: int) -> list[tuple[Launc
     return made
 
 
-def compiles(attempt: Attempt, cases: Iterable[Case]) -> None:
+def compiles(attempt: Attempt, cases: Iterable[Case], fewer: str = "") -> None:
     """`Wrong` unless the launches of the widest case compile for sm_75 and sm_80, and fit there.
 
-    bf16 is left out: sm_75 has none. CUDA C++ is compiled where NVRTC is installed.
+    bf16 is left out: sm_75 has none. CUDA C++ is compiled where NVRTC is installed. `fewer` says
+    how a thread of this question's kernel comes to hold less; without it, the usual way is told.
     """
     known = [case for case in cases if case.x.dtype != torch.bfloat16]
     case = max(known, key=lambda case: int(case.x.shape[-1]))
@@ -120,7 +121,7 @@ def compiles(attempt: Attempt, cases: Iterable[Case]) -> None:
                     f"{where} spills: a thread keeps {built.stack_bytes} bytes in memory that its "
                     f"{built.registers} registers don't hold.",
                     "Spilled values travel to memory and back, and no byte count shows it. "
-                    + _FEWER[isinstance(launch, CudaLaunch)],
+                    + (fewer or _FEWER[isinstance(launch, CudaLaunch)]),
                 )
             registers = built.registers * WARP_THREADS * built.num_warps
             if registers > LIMITS[capability].registers_per_sm:

@@ -29,6 +29,8 @@ def row_kernel(
     variance = tl.sum(centred * centred, axis=0) / count
     if FAULT == "one pass":
         variance = tl.sum(x * x, axis=0) / n_cols - mean * mean
+    if FAULT == "lanes off twice":
+        variance -= (BLOCK - n_cols) * mean * mean / n_cols
     if FAULT == "unbiased":
         variance = variance * n_cols / tl.maximum(n_cols - 1, 1)
     if FAULT == "eps":

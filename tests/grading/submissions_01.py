@@ -210,6 +210,13 @@ def plan_by_bytes_saved(steps, sizes, results, most):
     return max(_plans(len(steps), most), key=saved)
 
 
+def plan_of_fewest_kernels(steps, sizes, results, most):
+    """The fewest kernels, and of such plans the one with the fewest bytes."""
+    fewest = -(-len(steps) // most)
+    plans = [plan for plan in _plans(len(steps), most) if len(plan) == fewest]
+    return min(plans, key=lambda plan: _moved(plan, steps, sizes, results, ""))
+
+
 def plan_filled(steps, sizes, results, most):
     """Fill each kernel before the next starts."""
     full, rest = divmod(len(steps), most)
@@ -280,6 +287,18 @@ def cause_by_ratios(row):
 def cause_without_time(row):
     """Never compare the longest floor with the time."""
     return cause_by_floors(row | {"time_us": 0.0})
+
+
+def cause_with_time_in_seconds(row):
+    """Compare a time in seconds with floors in µs."""
+    return cause_by_floors(row | {"time_us": row["time_us"] / 1e6})
+
+
+def cause_with_passes_first(row):
+    """Compare the unique bytes with the ideal before DRAM's with the unique."""
+    told = cause_by_floors(row)
+    passes = row["bytes_unique"] >= 2 * row["bytes_ideal"] * (1 - 1e-3)
+    return "passes" if told == "misses" and passes else told
 
 
 def cause_of_one_launch(row):

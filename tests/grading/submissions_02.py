@@ -33,6 +33,16 @@ def saved_by_kinds(ledger, first, last, keeps, *, later=True, kept=True, once=Tr
     return before - after
 
 
+def saved_with_one_write(ledger, first, last, keeps):
+    """As if one launch wrote what its last step makes, and no other tensor."""
+    group = ledger.steps[first : last + 1]
+    made = {t.tensor for step in group for t in step.tensors if t.write_unique}
+    read = {t.tensor: t.read_unique for step in group for t in step.tensors if t.read_unique}
+    after = sum(size for name, size in read.items() if name not in made)
+    after += sum(t.write_unique for t in group[-1].tensors)
+    return sum(step.bytes_unique for step in group) - after
+
+
 def saved_by_slice(ledger, first, last, keeps):
     """A slice that ends before the last step, and what is read later from behind it."""
     group, later = ledger.steps[first:last], ledger.steps[last + 1 :]
@@ -198,6 +208,8 @@ def rms_kernel(x_ptr, w_ptr, y_ptr, n_cols, eps, BLOCK: tl.constexpr, FAULT: tl.
     row = tl.program_id(0).to(tl.int64)
     cols = tl.arange(0, BLOCK)
     mask = cols < n_cols
+    if FAULT == "weight first":
+        weight = tl.load(w_ptr + cols, mask=mask, other=0.0).to(tl.float32)
     x = tl.load(x_ptr + row * n_cols + cols, mask=mask, other=0.0)
     squares = (x * x).to(tl.float32) if FAULT == "half" else x.to(tl.float32) * x.to(tl.float32)
     x = x.to(tl.float32)
@@ -224,7 +236,8 @@ def rms_kernel(x_ptr, w_ptr, y_ptr, n_cols, eps, BLOCK: tl.constexpr, FAULT: tl.
         y = x / (mean_square + eps)
     else:
         y = x * tl.rsqrt(mean_square + eps)
-    weight = tl.load(w_ptr + cols, mask=mask, other=0.0).to(tl.float32)
+    if FAULT != "weight first":
+        weight = tl.load(w_ptr + cols, mask=mask, other=0.0).to(tl.float32)
     y = y + weight if FAULT == "weight added" else y * weight
     y = y.to(y_ptr.dtype.element_ty)
     if FAULT == "unmasked":

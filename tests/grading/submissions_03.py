@@ -219,13 +219,15 @@ def transpose_kernel(
         tl.store(y_ptr + cols * n_rows + rows, x, mask=mask)
 
 
-def transpose_with(fault, tile=(32, 32), grid=triton.cdiv):
+def transpose_with(fault, tile=(32, 32), grid=triton.cdiv, swapped=False, like_view=False):
     def my_transpose(x):
         n_rows, n_cols = x.shape
         y = torch.empty((n_cols, n_rows), dtype=x.dtype, device=x.device)
+        y = torch.empty_like(x.T) if like_view else y
         sizes = zip(tile, x.shape, strict=True)
         height, width = (size or triton.next_power_of_2(n) for size, n in sizes)
         tiles = (grid(n_rows, height), grid(n_cols, width))
+        tiles = tiles[::-1] if swapped else tiles
         transpose_kernel[tiles](x, y, n_rows, n_cols, height, width, FAULT=fault)
         return y
 

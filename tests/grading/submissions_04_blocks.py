@@ -299,10 +299,10 @@ __global__ void transpose(const float* x, float* y, int n_rows, int n_cols) {
 )
 
 
-def turn_with(name, rows_of_threads=8, grid=None):
+def turn_with(name, rows_of_threads=8, grid=None, like_view=False):
     def my_transpose(x):
         rows, cols = x.shape
-        y = torch.empty((cols, rows), device=x.device)
+        y = torch.empty_like(x.T) if like_view else torch.empty((cols, rows), device=x.device)
         sizes = grid(rows, cols) if grid else (math.ceil(cols / 32), math.ceil(rows / 32))
         TURNS[name].transpose[sizes, (32, rows_of_threads)](x, y, rows, cols)
         return y

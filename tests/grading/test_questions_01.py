@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import re
 import statistics
 
 import numpy as np
@@ -265,10 +266,28 @@ def test_warps_wrong(answer, means):
     fails(check("01.6", answer, seed=1), means=means)
 
 
+def test_a_wrong_number_of_warps_says_what_the_right_one_has():
+    told = check("01.6", lambda *args: s.warps_in_ints(*args) + 1, seed=1).message
+    words = r"\((\d+(?:, \d+)*)\) is .*: (\d+) warps on each .* on their way, (\d+) have fewer"
+    args, enough, fewer = re.search(words, told).groups()
+    bandwidth_gbs, latency_ns, sms, loads, width = map(int, args.split(", "))
+    on_their_way, a_warp = bandwidth_gbs * latency_ns, 32 * sms * loads * width
+    assert int(fewer) * a_warp < on_their_way <= int(enough) * a_warp
+
+
+def test_a_tensor_of_a_chain_is_read_later_or_is_a_result():
+    for seed in range(50):
+        for chain in ch01_fusion.chains(random.Random(seed)):
+            made = {written for _, written in chain.steps}
+            read = {name for reads, _ in chain.steps for name in reads}
+            assert made <= read | set(chain.results)
+
+
 @pytest.mark.parametrize(
     ("answer", "message", "means"),
     [
         (s.plan_filled, "moves", "Each kernel is filled"),
+        (s.plan_of_fewest_kernels, "moves", "as few kernels as can be"),
         (lambda steps, *_: [1] * len(steps), "moves", "Nothing is fused"),
         (s.plan_with("elements"), "moves", "Tensors are counted, not bytes"),
         (s.plan_with("all written"), "moves", "made and used up within one kernel"),
@@ -291,7 +310,9 @@ def test_plan_wrong(answer, message, means):
     ("answer", "message", "means"),
     [
         (lambda row: "roof", "should say", "the same cause for every row"),
-        (s.cause_without_time, "should say 'latency'", "The time itself is never looked at"),
+        (s.cause_without_time, "should say 'latency'", "is it compared at all"),
+        (s.cause_with_time_in_seconds, "should say 'latency'", "in the same unit?"),
+        (s.cause_with_passes_first, "should say 'misses'", "Compare these two first"),
         (s.cause_of_one_launch, "should say 'launches'", "all of them together"),
         (s.cause_by_bytes_first, "should say", "look at the floors first"),
         (s.cause_with_floors(seconds=True), "should say", "The units are mixed"),
@@ -336,6 +357,10 @@ def test_the_models_of_a_cause_follow_the_page():
     for cause in ch01_cause.CAUSES * 100:
         row = ch01_cause._made(cause, rng)
         assert ch01_cause.by_floors(row, row.floors_us) == cause
+    for _ in range(100):
+        row = ch01_cause._made("misses", rng, handed_on=True)
+        assert ch01_cause.by_floors(row, row.floors_us) == "misses"
+        assert row.bytes_dram > 1.99 * row.bytes_unique > 1.99**2 * row.bytes_ideal
 
 
 @pytest.mark.parametrize("question", RIGHT)

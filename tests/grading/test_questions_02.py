@@ -94,6 +94,7 @@ def test_a_diagnosis_explains_every_run_that_failed_and_none_that_passed():
     ("answer", "message", "means"),
     [
         (s.with_fault("given"), "(3, 17) in fp32", "Masked lanes enter the variance"),
+        (s.with_fault("lanes off twice"), "(3, 17) in fp32", "these lanes add nothing"),
         (s.with_fault("block"), "(3, 17) in fp32", "divided by BLOCK"),
         (s.with_fault("twice"), "x is read 2.0 times", "Each load asks memory again"),
         (s.with_fault("one pass"), "mean near 1000", "E[x²] - E[x]²"),

@@ -5,6 +5,8 @@ import torch
 
 from kernels.grading import check
 from kernels.grading.questions.ch02 import counterexamples
+from kernels.lab.counting import aten
+from kernels.ops.norms.layernorm import eager
 from kernels.paths import ROOT
 from tests.grading import submissions_02 as s
 from tests.grading import submissions_02_norms as n
@@ -60,6 +62,7 @@ def half_open(ledger, first, last, keeps):
         (s.saved_by_slice, "saves", "both included"),
         (s.saved_of_made(writes=False), "saves", "Only the reads of what the group makes"),
         (s.saved_of_made(writes=True), "_to_copy alone saves 0", "is still written"),
+        (s.saved_with_one_write, "saves", "A tensor made inside the group is written too"),
         (s.saved_if_unread, "saves", "their writes are not"),
         (lambda *args: 0, "saves", ""),
         (lambda *args: s.saved_by_kinds(*args) / 1, "the float", "makes a float"),
@@ -87,7 +90,7 @@ def shifted_by_one(x, weight, bias, eps):
         (s.copied_last, "30.0 an element", "The last conversion"),
         (lambda x, w, b, eps: x.clone(), "22 of 22 inputs fail", "What comes back is x itself"),
         (lambda x, w, b, eps: s.lean(x, w, b, eps) * 2, "22 of 22 inputs fail", ""),
-        (s.narrow_statistics, "in fp16", "do the arithmetic in fp32"),
+        (s.narrow_statistics, "in fp16", "var_mean's results have the dtype of x"),
         (s.two_sums_of_operators, "mean near 1000", "E[x²] - E[x]²"),
         (s.by_layer_norm, "called native_layer_norm", "how far separate operators"),
         (s.by_batch_norm, "called native_batch_norm", "how far separate operators"),
@@ -129,13 +132,31 @@ def few_programs(x, weight, eps):
         (s.rms_with("weight added"), "should be", "it multiplies"),
         (s.rms_with("twice"), "x is read 2.0 times", "Each load asks memory again"),
         (s.rms_with("unmasked"), "argument 'y_ptr'", "Two programs meet"),
-        (s.rms_with("", warps=2), "(1, 16384) in fp32, compiled for sm_75, spills", "more warps"),
+        (
+            s.rms_with("", warps=2),
+            "(1, 16384) in fp32, compiled for sm_75, spills",
+            "num_warps=8 or",
+        ),
+        (s.rms_with("weight first", warps=4), "spills", "load weight only after the sum"),
         (few_programs, "(5, 1) in fp32; the question takes 2 at least", "dozens of SMs"),
         (s.rms_by_pytorch, "launched no Triton kernel", "a kernel of yours"),
     ],
 )
 def test_rms_norm_wrong(answer, message, means):
     fails(check("02.6", answer, seed=1), message=message, means=means)
+
+
+def test_step_i_of_a_ledger_makes_the_tensor_with_the_number_after_it():
+    x, row = torch.empty(4, 8, dtype=torch.float16), torch.empty(8, dtype=torch.float16)
+    steps = aten.count(eager, x, row, row).steps
+    made = [[t.tensor for t in step.tensors if t.write_unique] for step in steps]
+    assert made[1] == ["mean2"]
+    assert all(name.endswith(str(i + 1)) for i, (name,) in enumerate(made))
+
+
+@pytest.mark.parametrize(("fault", "warps"), [("", 4), ("weight first", 8)])
+def test_the_ways_out_of_a_spill_are_right(fault, warps):
+    assert_passes_soon("02.6", s.rms_with(fault, warps), seed=1)
 
 
 @pytest.mark.parametrize(
@@ -203,6 +224,16 @@ def test_counterexample_wrong(fault, row, message, means):
 )
 def test_a_row_of_another_kind(row, message):
     fails(check("02.8", lambda fault, eps: row, seed=1), message=message, means=None)
+
+
+@pytest.mark.parametrize(
+    ("value", "apart"), [(1e8, "near 1e+08 its neighbours lie 8 apart"), (3.0, "")]
+)
+def test_a_spread_that_fp32_loses_is_told(value, apart):
+    row = torch.full((9,), value)
+    result = check("02.8", lambda fault, eps: row, seed=1)
+    fails(result, message="a row of equal numbers", means=apart or None)
+    assert ("If you added a spread" in result.means) == bool(apart)
 
 
 def test_the_faults_on_the_page_are_those_that_are_graded():

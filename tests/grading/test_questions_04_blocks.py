@@ -88,6 +88,7 @@ def test_scale_wrong(answer, message, means):
         ),
         (b.turn_with("no_barrier"), "with no barrier between", "stands a __syncthreads()"),
         (b.turn_with("straight"), "should be", "copied in its own order"),
+        (b.turn_with("right", like_view=True), "should be", "empty_like keeps them"),
         (b.turn_with("one_guard"), "which no thread of the block has", "A tile at the edge"),
         (b.turn_with("stride"), "at index", "A tile at the edge"),
         (b.turn_with("right", grid=lambda rows, cols: (1, -(-rows // 32))), "is nan", "tiles"),

@@ -36,8 +36,11 @@ class Row(NamedTuple):
         }
 
 
-def _made(cause: str, rng: random.Random) -> Row:
-    """A row of a run that waits for `cause`; what doesn't bind is drawn so that it misleads."""
+def _made(cause: str, rng: random.Random, handed_on: bool = False) -> Row:
+    """A row of a run that waits for `cause`; what doesn't bind is drawn so that it misleads.
+
+    A row of misses that is `handed_on` also touches far more than the ideal: it is no pass still.
+    """
 
     def low() -> float:
         return rng.uniform(0.05, 0.5)
@@ -51,7 +54,9 @@ def _made(cause: str, rng: random.Random) -> Row:
     card = rng.choice([card for card in CARDS.values() if card.peaks.fp16])
     bandwidth, peak = card.bandwidth_bytes_per_s, card.peak("fp16")
     longest = rng.uniform(60.0, 900.0)
-    launches = rng.randrange(8, 16) if cause in ("launches", "passes") else rng.randrange(1, 4)
+    launches = rng.randrange(1, 4)
+    if handed_on or cause in ("launches", "passes"):
+        launches = rng.randrange(8, 16)
     binding = {"launches": "launches", "arithmetic": "arithmetic"}.get(cause, "DRAM")
     if cause == "latency":
         binding = rng.choice(["launches", "arithmetic", "DRAM"])
@@ -61,7 +66,7 @@ def _made(cause: str, rng: random.Random) -> Row:
     # Bytes tell a cause only where they bind: elsewhere they show fusions that wouldn't help.
     kind = cause if cause in ("passes", "misses", "roof") else rng.choice(("passes", "misses"))
     unique = dram / like() / (more() if kind == "misses" else 1)
-    ideal = unique / like() / (more() if kind == "passes" else 1)
+    ideal = unique / like() / (more() if handed_on or kind == "passes" else 1)
     stretch = more() if cause == "latency" else like()
     return Row(
         time_us=round(longest * stretch, 3),
@@ -84,8 +89,8 @@ _OVERLOOKED: dict[tuple[str, str], str] = {
     "DRAM's bytes with the unique ones.",
     ("passes", "misses"): "DRAM moved what the launches touched, no more. The launches touch more "
     "than the ideal: intermediates.",
-    ("misses", "passes"): "The launches touch no more than the ideal. DRAM moved it again, since "
-    "the cache had lost it.",
+    ("misses", "passes"): "DRAM moved far more than the launches touch, since the cache had lost "
+    "it. Compare these two first: passes are told where they are about equal.",
     ("latency", "roof"): "The time is far above every floor: nothing that was counted explains it.",
 }
 _BINDS = {
@@ -134,6 +139,9 @@ FLOOR_MISTAKES: tuple[tuple[str, Callable[[Row], str]], ...] = (
 )
 
 
+_TIME = "Your time never reaches twice a floor: is it compared at all, and in the same unit? "
+
+
 def _means(rows: list[Row], pairs: list[tuple[str, str]], right: str, told: str) -> str:
     said = {answer for _, answer in pairs}
     if len(said) == 1:
@@ -142,7 +150,7 @@ def _means(rows: list[Row], pairs: list[tuple[str, str]], right: str, told: str)
         if all(model(row) == answer for row, (_, answer) in zip(rows, pairs, strict=True)):
             return means
     if all(cause == "latency" for cause, answer in pairs if cause != answer):
-        return "The time itself is never looked at. " + _BINDS["latency"]
+        return _TIME + _BINDS["latency"]
     if all(cause == "launches" for cause, answer in pairs if cause != answer):
         return _BINDS["launches"]
     extra = ("passes", "misses")
@@ -154,9 +162,16 @@ def _means(rows: list[Row], pairs: list[tuple[str, str]], right: str, told: str)
 
 
 def grade_cause(attempt: Attempt) -> None:
-    """Grade `cause(row)` on four rows of every cause, in random order."""
+    """Grade `cause(row)` on four rows of every cause, in random order.
+
+    Two of the four rows of misses are handed on from launch to launch as well.
+    """
     rng = random.Random(attempt.seed)
-    made = [(cause, _made(cause, rng)) for cause in CAUSES for _ in range(4)]
+    made = [
+        (cause, _made(cause, rng, handed_on=cause == "misses" and number < 2))
+        for cause in CAUSES
+        for number in range(4)
+    ]
     rng.shuffle(made)
     pairs = []
     for _, row in made:

@@ -279,6 +279,11 @@ def _meaning(told: list[tuple[Chain, Plan]]) -> str:
     for means, moved, _ in TELLING:
         if all(plan in least(chain, moved) for chain, plan in told):
             return means
+    if all(len(plan) == min(map(len, chain.plans())) for chain, plan in told):
+        return (
+            "These are as few kernels as can be, and that is not as few bytes: one launch more may "
+            "spare handing over a large tensor."
+        )
     if all(played(c, plan) == max(played(c, p) for p in c.plans()) for c, plan in told):
         return "That is the plan that moves the most bytes."
     return ""

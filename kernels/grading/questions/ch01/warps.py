@@ -137,9 +137,8 @@ def grade_warps(attempt: Attempt) -> None:
     if wrong := first_wrong(told):
         right = int(wrong.right)
         raise Wrong(
-            f"{wrong.label} is {wrong.got:,} and should be {right:,}: with {right} warps on each "
-            f"multiprocessor the loads of one latency bring the bandwidth, with {right - 1} they "
-            "do not.",
+            f"{wrong.label} is {wrong.got:,} and should be {right:,}: {right} warps on each "
+            f"multiprocessor have bandwidth × latency bytes on their way, {right - 1} have fewer.",
             meaning(WARP_MISTAKES, told),
         )
     attempt.held.append(f"right for {len(told)} loads, two of them with an exact quotient")

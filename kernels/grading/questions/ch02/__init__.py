@@ -7,7 +7,7 @@ from kernels.grading.questions.ch02.eager import grade_eager
 from kernels.grading.questions.ch02.eager_bytes import grade_bytes
 from kernels.grading.questions.ch02.ledgers import grade_saved
 from kernels.grading.questions.ch02.merge import grade_merge
-from kernels.grading.questions.ch02.rms_norm import RMS_SPEED, grade_rms_norm
+from kernels.grading.questions.ch02.rms_norm import RMS_SPEED, WIDEST, grade_rms_norm
 from kernels.grading.questions.kits.layer_norm import SPEED, grade_layer_norm
 
 # What PyTorch's fake tensors import.
@@ -97,8 +97,9 @@ register(
         grade=grade_rms_norm,
         speed=RMS_SPEED,
         more_hints=(
-            "A program has num_warps · 32 threads, 4 · 32 if you don't say. How many elements of "
-            "a row of 16384 does each of them hold?",
+            f"With 4 warps a thread holds {WIDEST // 128} elements of x in the widest row, and as "
+            f"many of weight if you load it before the sum: {2 * WIDEST // 128}. How many with "
+            "more warps?",
         ),
     )
 )

@@ -112,6 +112,17 @@ _SHOWN = {
 }
 
 
+def _spread_lost(value: Tensor) -> str:
+    """Where fp32 can't hold a spread of 1 around a value: how far apart it has its numbers."""
+    apart = float(torch.nextafter(value.abs(), torch.tensor(torch.inf)) - value.abs())
+    if apart < 1:
+        return ""
+    return (
+        f" If you added a spread: fp32 keeps 7 digits, and near {number(float(value))} its "
+        f"neighbours lie {number(apart)} apart."
+    )
+
+
 def _row(attempt: Attempt, fault: str, eps: float) -> Tensor:
     """The reader's row for a fault; `Wrong` if it is no row of 2 to 4096 numbers."""
     asked = f"{attempt.name}({fault!r}, {eps:.1e})"
@@ -129,7 +140,8 @@ def _row(attempt: Attempt, fault: str, eps: float) -> Tensor:
     if bool((row == row[0]).all()):
         raise Wrong(
             f"{asked} returned a row of equal numbers.",
-            "Its LayerNorm is 0 everywhere, and an error has nothing to be measured against.",
+            "Its LayerNorm is 0 everywhere, and an error has nothing to be measured against."
+            + _spread_lost(row[0]),
         )
     return row
 

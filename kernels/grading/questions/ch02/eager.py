@@ -10,6 +10,7 @@ import torch
 
 from kernels.grading.cases import Case, Run
 from kernels.grading.checks import call, right_everywhere, run
+from kernels.grading.diagnosis import only_in_16_bits
 from kernels.grading.question import Attempt, Wrong
 from kernels.grading.questions.kits.layer_norm import explain_layer_norm, norm_tolerance
 from kernels.lab.counting import aten
@@ -140,6 +141,17 @@ def _means(ledger: Ledger, numel: int) -> str:
     return ""
 
 
+def _explain(runs: list[Run]) -> str:
+    if told := explain_layer_norm(runs):
+        return told
+    if only_in_16_bits(runs):
+        return (
+            "It is right in fp32: do the arithmetic in fp32, and convert when you store. Mind the "
+            "statistics: var_mean's results have the dtype of x, so in 16 bits they are rounded."
+        )
+    return ""
+
+
 def grade_eager(attempt: Attempt) -> None:
     """Grade `lean_layer_norm(x, weight, bias, eps)`: right, operators alone, within the budget."""
     rng = random.Random(attempt.seed)
@@ -153,7 +165,7 @@ def grade_eager(attempt: Attempt) -> None:
         cases = _cases(attempt.seed)
         # What may not be used is told before anything that is wrong with it.
         _operators_alone(attempt, [run(attempt, cases[0])])
-        runs = right_everywhere(attempt, cases, explain_layer_norm)
+        runs = right_everywhere(attempt, cases, _explain)
         _operators_alone(attempt, runs)
         attempt.held.append("separate operators of PyTorch, and no kernel or norm among them")
         _within_budget(attempt, runs, shapes)

@@ -126,6 +126,11 @@ _FAULTS: _Faults = (
         lambda g: g.before - g.after(set()),
     ),
     (
+        "The tensor of the last step alone is written in your count. A tensor made inside the "
+        "group is written too, if a later step or the caller needs it.",
+        lambda g: g.before - g.after({_made(g.steps[-1])}),
+    ),
+    (
         "An input that several steps of the group read is read once by one launch: the other reads "
         "are saved too.",
         lambda g: saved(g) - g.rereads(set(g.inputs)) + sum(g.inputs.values()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from kernels.grading.question import Attempt, Speed, Wrong
 from kernels.grading.questions.kits.wrong_models import (
     EXACT,
     Tensor,
+    as_a_view_lies,
     drawn,
     masked_lanes_named,
     only_end_missing,
@@ -167,7 +169,28 @@ def _blockwise(x: Tensor, block: int) -> Tensor:
     return out
 
 
+def _swapped_models(case: Case) -> Iterator[tuple[str, Tensor]]:
+    """What is stored where each axis of the grid has the number of tiles of the other."""
+    x = case.x.double()
+    rows, cols = x.shape
+    for height, width in itertools.product((8, 16, 32, 64, 128), repeat=2):
+        model = torch.full_like(x.T, torch.nan)
+        first = triton.cdiv(rows, height) * width, triton.cdiv(cols, width) * height
+        model[: first[0], : first[1]] = x.T[: first[0], : first[1]]
+        yield (
+            "Your grid's axes are swapped: the one that the kernel takes along x's rows has as "
+            "many programs as there are tiles along its columns, and the other way round.",
+            model,
+        )
+
+
 def _explain_tile(runs: list[Run]) -> str:
+    if told := as_a_view_lies(runs):
+        return told
+    # One program alone stores the same where the tiles are large.
+    several = any(math.prod(one.grid) > 1 for r in runs if r.fault for one in r.launches.seen)
+    if several and (told := recognised(runs, _swapped_models)):
+        return told
     if told := recognised(runs, _tile_models):
         return told
     failed = [r for r in runs if r.fault is not None]

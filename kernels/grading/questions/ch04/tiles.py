@@ -20,7 +20,12 @@ from kernels.grading.questions.kits.cuda_cases import (
     right_in_cuda,
     unstored,
 )
-from kernels.grading.questions.kits.wrong_models import EXACT, drawn, recognised
+from kernels.grading.questions.kits.wrong_models import (
+    EXACT,
+    as_a_view_lies,
+    drawn,
+    recognised,
+)
 
 _SHAPES = ((32, 32), (64, 96), (1, 100), (50, 1), (33, 17), (40, 8), (72, 120))
 _GUARD = (
@@ -52,6 +57,8 @@ def _models(case: Case) -> Iterator[tuple[str, Tensor]]:
 
 
 def _explain(runs: list[Run]) -> str:
+    if told := as_a_view_lies(runs):
+        return told
     if told := recognised(runs, _models):
         return told
     if unstored(runs):

@@ -111,6 +111,18 @@ def stored_in_each(runs: Sequence[Run]) -> set[int]:
     return {int((~r.output.isnan()).sum()) for r in runs if r.fault is not None}
 
 
+def as_a_view_lies(runs: Sequence[Run]) -> str:
+    """What is told where every wrong output has the right shape and isn't contiguous; or ""."""
+    failed = [r for r in runs if r.fault is not None]
+    outputs = [r.output for r in failed if r.wrong.numel()]
+    if len(outputs) < len(failed) or not failed or any(y.is_contiguous() for y in outputs):
+        return ""
+    return (
+        "The output isn't contiguous: a transposed view has strides of its own, and empty_like "
+        "keeps them. Allocate with torch.empty((cols, rows), dtype=x.dtype, device=x.device)."
+    )
+
+
 def right_or_told(
     attempt: Attempt,
     cases: Sequence[Case],
