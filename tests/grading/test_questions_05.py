@@ -161,7 +161,7 @@ def test_gate_wrong(answer, message, means):
         (s.add_with("single"), "loads x with 2 bytes an access", "copied whole"),
         (s.add_with("narrow_store"), "stores to out with 2 bytes", "copied whole"),
         (s.add_with("strict"), "of 1 packs of 16 bytes, 0", None),
-        (s.add_with("no_rest"), "is nan", "behind the last whole pack"),
+        (s.add_with("no_rest"), "; no thread stored it", "behind the last whole pack"),
         (s.add_with("rest_by_warp"), "which thread", "they belong to one thread"),
         (s.add_with("rest_by_warp", 8 * 32, 32), "once more", "they belong to one thread"),
         (s.add_with("overrun"), "at index 0 of 'x'", "whoever has none does nothing"),
@@ -175,6 +175,15 @@ def test_gate_wrong(answer, message, means):
 )
 def test_packed_add_wrong(answer, message, means):
     fails(check("05.5", answer, seed=1), message=message, means=means)
+
+
+def test_every_element_of_a_pack_is_told_as_stored_and_read():
+    result = check("05.5", s.add_with("seven"), seed=1)
+    fails(result, message="y[7] is ", means=None)
+    assert "; thread 0 of block 0 stored it, in line" in result.message, result
+    reads = [picture for picture in result.pictures if "Reads of" in picture]
+    assert len(reads) == 2
+    assert all("each element once" in picture for picture in reads), result
 
 
 @pytest.mark.parametrize(
