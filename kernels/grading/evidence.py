@@ -36,9 +36,8 @@ def evidence(run: Run, again: Callable[[Case], tuple[Any, Case, Launches]]) -> E
     error = (output - reference).abs()
     error = torch.where(run.wrong, error.nan_to_num(nan=torch.inf, posinf=torch.inf), 0.0)
     wrong = as_rows(run.wrong.numpy(), shape)
-    pictures = [
-        heat_map("Error of the output", as_rows(error.numpy(), shape), f"wrong in {where(wrong)}")
-    ]
+    told = f"wrong in {where(wrong, len(shape))}"
+    pictures = [heat_map("Error of the output", as_rows(error.numpy(), shape), told)]
     traced, case, launches = again(run.case)
     stored = ""
     if isinstance(traced, torch.Tensor) and launches.seen:

@@ -181,6 +181,7 @@ def test_every_element_of_a_pack_is_told_as_stored_and_read():
     result = check("05.5", s.add_with("seven"), seed=1)
     fails(result, message="y[7] is ", means=None)
     assert "; thread 0 of block 0 stored it, in line" in result.message, result
+    assert "wrong in element 7 of 8" in result.pictures[0]
     reads = [picture for picture in result.pictures if "Reads of" in picture]
     assert len(reads) == 2
     assert all("each element once" in picture for picture in reads), result
