@@ -21,7 +21,10 @@ from kernels.grading.questions.kits.lanes import BY_FOURS, LANES
 from kernels.grading.questions.kits.wrong_models import drawn, only_end_missing, recognised
 from kernels.registry import Tolerance
 
-_GUARD = "A lane stops at the end of its row: col < n_cols."
+_GUARD = (
+    "A warp without a row does nothing: row < n_rows; and a lane stops at the end of its row: "
+    "col < n_cols."
+)
 _FAR = "a mean of 1000"
 _MASKED = "many weights of 0"
 _STATE_BYTES = 12  # weight, mean and squares
