@@ -164,7 +164,11 @@ def test_gate_wrong(answer, message, means):
         (s.add_with("no_rest"), "; no thread stored it", "behind the last whole pack"),
         (s.add_with("rest_by_warp"), "which thread", "they belong to one thread"),
         (s.add_with("rest_by_warp", 8 * 32, 32), "once more", "they belong to one thread"),
-        (s.add_with("overrun"), "at index 0 of 'x'", "whoever has none does nothing"),
+        (
+            s.add_with("overrun"),
+            "a load of 16 bytes (8 elements) from index 0 of 'x', which has 1 element (shape (1,))",
+            "whoever has none does nothing",
+        ),
         (s.add_with("first_only"), "is nan", "only the first element was stored"),
         (s.add_with("misaligned"), "no multiple of 16", "a multiple of its own"),
         (s.add_with("y_lost"), "should be", "y is not added"),
@@ -211,6 +215,12 @@ def test_every_element_of_a_pack_is_told_as_stored_and_read():
 )
 def test_row_variance_wrong(answer, message, means):
     fails(check("05.6", answer, seed=1), message=message, means=means)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_sums_of_squares_are_told_whatever_rounding_leaves_of_a_single_column(seed):
+    result = check("05.6", f.variance_with("sums"), seed=seed)
+    fails(result, means="With E[x²] - E[x]² two nearly equal numbers are taken from each other")
 
 
 @pytest.mark.parametrize(
