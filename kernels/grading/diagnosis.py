@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
+from kernels.cuda.cuda_launch import CudaLaunch
 from kernels.grading.cases import KEPT, Run
 from kernels.grading.closeness import relative_error
 from kernels.grading.pictures import as_rows
@@ -38,9 +39,15 @@ def symptom(runs: Sequence[Run]) -> str:
     if not failed or any(not r.wrong.numel() for r in failed):
         return ""
 
+    in_cuda = any(isinstance(launch, CudaLaunch) for r in failed for launch in r.launches)
     if all(_stale(r, runs) for r in failed):
         return "These are the values of an earlier call: the inputs are new at every call."
     if all(map(_last_rows_missing, failed)):
+        if in_cuda:
+            return (
+                "The last rows were never stored: the grid has too few blocks. Their number is a "
+                "quotient rounded up."
+            )
         return (
             "The last rows were never stored: the grid has too few programs. It takes "
             "triton.cdiv(rows, rows a program), which rounds up."
@@ -49,9 +56,14 @@ def symptom(runs: Sequence[Run]) -> str:
         return "The output is 0 everywhere: nothing was stored in it, or nothing but 0."
     if all(map(_is_x, failed)):
         return "What comes back is x, as it was given."
-    columns = {_last_columns_missing(r) for r in failed}
+    columns = {last_columns_missing(r) for r in failed}
     if 0 not in columns:
         what = "The last column of each row was" if columns == {1} else "Columns at the end were"
+        if in_cuda:
+            return (
+                f"{what} never stored: a guard ends too early, or the threads of a row take too "
+                "few columns. It takes col < n_cols, and a loop, or more columns a thread."
+            )
         return (
             f"{what} never stored: the mask ends too early, or the block is too narrow. It takes "
             "cols < n_cols, and a block of triton.next_power_of_2(n_cols), or a loop."
@@ -190,7 +202,7 @@ def _last_rows_missing(run: Run) -> bool:
     return 0 < rows < len(wrong) and whole and bool(wrong[-rows:].all() and lost[-rows:].all())
 
 
-def _last_columns_missing(run: Run) -> int:
+def last_columns_missing(run: Run) -> int:
     """How many columns at the end, and nothing else, hold the NaN of new memory; 0 if not so."""
     if run.output.dim() < 2 or not len(run.launches):
         return 0

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from kernels.cuda.cuda_launch import CudaLaunch
 from kernels.cuda.emulator.results import WarpAccess
 from kernels.grading.cases import Case, Run
 from kernels.grading.pictures import as_rows, heat_map, where
@@ -35,9 +36,8 @@ def evidence(run: Run, again: Callable[[Case], tuple[Any, Case, Launches]]) -> E
     error = (output - reference).abs()
     error = torch.where(run.wrong, error.nan_to_num(nan=torch.inf, posinf=torch.inf), 0.0)
     wrong = as_rows(run.wrong.numpy(), shape)
-    pictures = [
-        heat_map("Error of the output", as_rows(error.numpy(), shape), f"wrong in {where(wrong)}")
-    ]
+    told = f"wrong in {where(wrong, len(shape))}"
+    pictures = [heat_map("Error of the output", as_rows(error.numpy(), shape), told)]
     traced, case, launches = again(run.case)
     stored = ""
     if isinstance(traced, torch.Tensor) and launches.seen:
@@ -52,30 +52,37 @@ def evidence(run: Run, again: Callable[[Case], tuple[Any, Case, Launches]]) -> E
     return Evidence(stored, tuple(pictures))
 
 
-def _accesses(launches: Launches, tensor: torch.Tensor) -> Iterator[Any]:
-    """Every access to `tensor`, as (access, first element's offset from the tensor's)."""
-    place = tensor.untyped_storage().data_ptr()
+def _accesses(launches: Launches, tensor: torch.Tensor) -> Iterator[tuple[Any, Array]]:
+    """Every access to `tensor`, with the elements that each lane takes: (lanes, elements).
+
+    A lane that takes a pack, as of 16 bytes, takes all its elements.
+    """
+    place, size = tensor.untyped_storage().data_ptr(), tensor.element_size()
+    begin = tensor.storage_offset() * size
     for launch in launches:
         names: dict[str, int] = {}
         for name, value in launch.arguments.items():
             for t in tensors_of(value):
                 if t.untyped_storage().data_ptr() == place:
-                    names[name] = int(t.storage_offset() - tensor.storage_offset())
+                    names[name] = int(t.storage_offset() * t.element_size() - begin)
         for access in launch.trace:
             if access.argument in names:
-                yield access, names[access.argument]
+                first = (access.offsets * access.itemsize + names[access.argument]) // size
+                pack = np.arange(max(access.itemsize // size, 1))
+                yield access, first[:, None] + pack
 
 
 def _stored(launches: Launches, output: torch.Tensor, first: int) -> str:
-    last, shifted = None, 0
-    for access, shift in _accesses(launches, output):
-        if access.kind != "load" and bool((access.offsets + shift == first).any()):
-            last, shifted = access, shift
+    last: Any = None
+    for access, elements in _accesses(launches, output):
+        lanes = np.flatnonzero((elements == first).any(axis=1))
+        if access.kind != "load" and lanes.size:
+            last, lane = access, int(lanes[0])
     if last is None:
-        return "no program stored it"
+        in_cuda = any(isinstance(launch, CudaLaunch) for launch in launches)
+        return f"no {'thread' if in_cuda else 'program'} stored it"
     who = f"program {last.program}"
     if isinstance(last, WarpAccess):
-        lane = int(np.flatnonzero(last.offsets + shifted == first)[0])
         who = f"thread {last.threads[lane]} of block {last.program}"
     return f"{who} stored it, in line {last.line}"
 
@@ -83,9 +90,9 @@ def _stored(launches: Launches, output: torch.Tensor, first: int) -> str:
 def _reads(launches: Launches, tensor: torch.Tensor) -> Array:
     """How often each element of a contiguous tensor was loaded."""
     counts = np.zeros(tensor.numel(), dtype=np.int64)
-    for access, shift in _accesses(launches, tensor):
+    for access, elements in _accesses(launches, tensor):
         if access.kind != "store":
-            np.add.at(counts, access.offsets + shift, 1)
+            np.add.at(counts, elements, 1)
     return counts
 
 

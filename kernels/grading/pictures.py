@@ -28,8 +28,11 @@ def _shrunk(grid: Array) -> Array:
     return grid
 
 
-def where(wrong: Array) -> str:
-    """Which rows and columns a mask touches, in words."""
+def where(wrong: Array, axes: int = 2) -> str:
+    """Which rows and columns a mask touches, in words; of a tensor with one axis, which elements.
+
+    `wrong` is a matrix, as `as_rows` makes it, and `axes` is how many its tensor has.
+    """
     rows, cols = (np.flatnonzero(wrong.any(axis=axis)) for axis in (1, 0))
     if not rows.size:
         return "nowhere"
@@ -43,6 +46,8 @@ def where(wrong: Array) -> str:
         between = "" if last - first + 1 == places.size else f" ({places.size} of them)"
         return f"{name}s {first} to {last}{between} of {size}"
 
+    if axes < 2:
+        return told("element", cols, wrong.shape[1])
     return f"{told('row', rows, wrong.shape[0])}, {told('column', cols, wrong.shape[1])}"
 
 

@@ -389,6 +389,7 @@ __global__ void packed_add(const __half* x, const __half* y, __half* out, int n)
         ("*(Pack*)(out + first) = a", "out[first] = a.at[0]"),
     ),
     misaligned=edited(ADD, ("(x + first)", "(x + first + 1)"), ("first + 8 <=", "first + 9 <=")),
+    seven=edited(ADD, ("i < 8; i++)\n            a.at", "i < 7; i++)\n            a.at")),
     y_lost=edited(ADD, (" + __half2float(b.at[i])", ""), (" + __half2float(y[i])", "")),
 )
 

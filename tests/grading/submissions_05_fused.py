@@ -95,6 +95,7 @@ __global__ void row_variance(const float* x, const float* w, float* out, int n_r
         ),
     ),
     unguarded=edited(VARIANCE, ("    if (weight == 0) return {0, 0, 0};\n", "")),
+    no_row=edited(VARIANCE, ("    if (row >= n_rows) return;\n", "")),
     no_delta=edited(VARIANCE, (" + delta * delta * a.weight * share", "")),
     no_lanes=edited(VARIANCE, ("    state = warp_merge(state);\n", "")),
     half=edited(VARIANCE, ("offset = 16", "offset = 8")),
@@ -212,6 +213,7 @@ _SQUARE = "(float(held[k].at[i]) - mean) * (float(held[k].at[i]) - mean)"
 LAYER_NORMS = kernels(
     "layer_norm<8, 1>",
     "layer_norm<1, 8>",
+    "layer_norm<1, 4>",
     alone=3,
     right=LAYER_NORM,
     in_floats=r"""

@@ -58,11 +58,20 @@ def test_inverse_rms_wrong(answer, message, means):
     fails(check("04.6", answer, seed=1), message=message, means=means)
 
 
+def test_of_one_number_a_row_elements_are_told_wrong():
+    shown = check("04.6", b.rms_with("plain"), seed=1).pictures[0]
+    assert "wrong in all 4 elements" in shown
+
+
 @pytest.mark.parametrize(
     ("answer", "message", "means"),
     [
         (b.scale_with("given", b.given_grid), "with 32.0 sectors a request", "share sectors"),
-        (b.scale_with("right", b.given_grid), "is nan", "too few blocks along one axis"),
+        (
+            b.scale_with("right", b.given_grid),
+            "no thread stored it",
+            "too few blocks along one axis",
+        ),
         (b.scale_with("given"), "is nan", "too few blocks along one axis"),
         (b.scale_with("no_inverse"), "should be", "inverse is missing"),
         (b.scale_with("exchanged"), "at index", "inverse has a value for each row"),

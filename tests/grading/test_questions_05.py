@@ -161,10 +161,14 @@ def test_gate_wrong(answer, message, means):
         (s.add_with("single"), "loads x with 2 bytes an access", "copied whole"),
         (s.add_with("narrow_store"), "stores to out with 2 bytes", "copied whole"),
         (s.add_with("strict"), "of 1 packs of 16 bytes, 0", None),
-        (s.add_with("no_rest"), "is nan", "behind the last whole pack"),
+        (s.add_with("no_rest"), "; no thread stored it", "behind the last whole pack"),
         (s.add_with("rest_by_warp"), "which thread", "they belong to one thread"),
         (s.add_with("rest_by_warp", 8 * 32, 32), "once more", "they belong to one thread"),
-        (s.add_with("overrun"), "at index 0 of 'x'", "whoever has none does nothing"),
+        (
+            s.add_with("overrun"),
+            "a load of 16 bytes (8 elements) from index 0 of 'x', which has 1 element (shape (1,))",
+            "whoever has none does nothing",
+        ),
         (s.add_with("first_only"), "is nan", "only the first element was stored"),
         (s.add_with("misaligned"), "no multiple of 16", "a multiple of its own"),
         (s.add_with("y_lost"), "should be", "y is not added"),
@@ -175,6 +179,16 @@ def test_gate_wrong(answer, message, means):
 )
 def test_packed_add_wrong(answer, message, means):
     fails(check("05.5", answer, seed=1), message=message, means=means)
+
+
+def test_every_element_of_a_pack_is_told_as_stored_and_read():
+    result = check("05.5", s.add_with("seven"), seed=1)
+    fails(result, message="y[7] is ", means=None)
+    assert "; thread 0 of block 0 stored it, in line" in result.message, result
+    assert "wrong in element 7 of 8" in result.pictures[0]
+    reads = [picture for picture in result.pictures if "Reads of" in picture]
+    assert len(reads) == 2
+    assert all("each element once" in picture for picture in reads), result
 
 
 @pytest.mark.parametrize(
@@ -194,12 +208,19 @@ def test_packed_add_wrong(answer, message, means):
         (f.variance_with("mean"), "should be", "That is the mean"),
         (f.variance_with("read_again"), "x is read 2.0 times", None),
         (f.variance_with("through_shared"), "bytes to shared memory", "by shuffles"),
+        (f.variance_with("no_row"), "at index", "A warp without a row does nothing: row < n_rows"),
         (f.variance_with("right", rows_a_block=9), "is nan", "every row needs a warp"),
         (lambda x, w: x.var(-1, correction=0), "should be", "w is left out"),
     ],
 )
 def test_row_variance_wrong(answer, message, means):
     fails(check("05.6", answer, seed=1), message=message, means=means)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_sums_of_squares_are_told_whatever_rounding_leaves_of_a_single_column(seed):
+    result = check("05.6", f.variance_with("sums"), seed=seed)
+    fails(result, means="With E[x²] - E[x]² two nearly equal numbers are taken from each other")
 
 
 @pytest.mark.parametrize(
@@ -210,6 +231,11 @@ def test_row_variance_wrong(answer, message, means):
         (f.layer_norm_with("narrow_store"), "stores to y with 2 bytes", "copied whole"),
         (f.layer_norm_with("right", "layer_norm<1, 8>"), "loads x with 2 bytes", "copied whole"),
         (f.layer_norm_with("right", "layer_norm<8, 1>"), "", None),
+        (
+            f.layer_norm_with("right", "layer_norm<1, 4>"),
+            "should be",
+            "never stored: SIZE · HELD · 256 is less than n_cols. Hold more packs",
+        ),
         (f.layer_norm_with("unmasked"), "should be", "each adds mean²"),
         (f.layer_norm_with("one_pass"), "a mean of 200", "Centre first"),
         (f.layer_norm_with("half_sum"), "a mean of 200", None),

@@ -21,7 +21,10 @@ from kernels.grading.questions.kits.lanes import BY_FOURS, LANES
 from kernels.grading.questions.kits.wrong_models import drawn, only_end_missing, recognised
 from kernels.registry import Tolerance
 
-_GUARD = "A lane stops at the end of its row: col < n_cols."
+_GUARD = (
+    "A warp without a row does nothing: row < n_rows; and a lane stops at the end of its row: "
+    "col < n_cols."
+)
 _FAR = "a mean of 1000"
 _MASKED = "many weights of 0"
 _STATE_BYTES = 12  # weight, mean and squares
@@ -175,6 +178,13 @@ def _models(case: Case) -> Iterator[tuple[str, Tensor]]:
     yield "Every warp takes the first row.", variance[:1].expand(len(x))
 
 
+def _nearly_0(run: Run) -> bool:
+    """Whether rows of one column have a variance that is 0 but for roundings of x²."""
+    x = run.case.x.double().flatten()
+    output = run.output.detach().double()
+    return run.case.x.shape[1] == 1 and bool((output.abs() <= 2.0**-20 * x * x).all())
+
+
 def _explain(runs: list[Run]) -> str:
     if unstored(runs):
         if only_end_missing(runs):
@@ -183,13 +193,16 @@ def _explain(runs: list[Run]) -> str:
     if told := recognised(runs, _models):
         return told
     failed = [r for r in runs if r.fault is not None]
-    # With few columns there a right answer's digits may be right by chance.
-    if all(r.case.trait == _FAR for r in failed):
+    # With few columns there a right answer's digits may be right by chance. Of one column the
+    # variance is 0, and what two nearly equal numbers leave of each other need not be.
+    rest = [r for r in failed if r.case.trait != _FAR]
+    if len(rest) < len(failed) and all(map(_nearly_0, rest)):
+        right = "nearly right" if rest else "right"
         return (
-            "It is right where the mean is small. With E[x²] - E[x]² two nearly equal numbers are "
-            "taken from each other, and their digits cancel: merge states instead. Where columns "
-            "come in one by one, the first mean has to be exactly x: take the quotient of the "
-            "weights first, for delta * weight / weight is not always delta."
+            f"It is {right} where the mean is small. With E[x²] - E[x]² two nearly equal numbers "
+            "are taken from each other, and their digits cancel: merge states instead. Where "
+            "columns come in one by one, the first mean has to be exactly x: take the quotient of "
+            "the weights first, for delta * weight / weight is not always delta."
         )
     empty = [r for r in failed if r.case.trait == _MASKED or r.case.x.shape[1] < 32]
     if len(empty) == len(failed) and all(bool(r.output.isnan().any()) for r in empty):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 
 import torch
 
+from kernels.cuda.cuda_launch import CudaLaunch
 from kernels.grading.cases import Case, Run
 from kernels.grading.checks import reads_once, within_bytes
 from kernels.grading.compiled_checks import compiles, enough_programs
 from kernels.grading.cuda_checks import in_cuda, no_conflicts
-from kernels.grading.diagnosis import far_from_0
+from kernels.grading.diagnosis import far_from_0, last_columns_missing
 from kernels.grading.question import Attempt, Speed
 from kernels.grading.questions.kits.cuda_cases import Tensor, nearly_right, right_in_cuda, unstored
 from kernels.grading.questions.kits.lanes import weights
@@ -162,9 +165,37 @@ def _explain(runs: list[Run]) -> str:
     return ""
 
 
-def _graded(attempt: Attempt, cases: list[Case]) -> list[Run]:
+def _explain_packs(runs: list[Run]) -> str:
+    """What `_explain` says, and where a row has more columns than its block's threads hold."""
+    if told := _explain(runs):
+        return told
+    failed = [r for r in runs if r.fault is not None]
+    if all(r.wrong.numel() and last_columns_missing(r) for r in failed):
+        held = {_held(r) for r in failed}
+        if len(held) == 1 and None not in held:
+            return (
+                f"Columns at the end were never stored: {held.pop()} is less than n_cols. Hold "
+                "more packs a thread."
+            )
+    return ""
+
+
+def _held(run: Run) -> str | None:
+    """SIZE · HELD · threads, where an instance of these holds less than a row; else None."""
+    for launch in run.launches:
+        if isinstance(launch, CudaLaunch) and (found := re.search(r"<(\d+), *(\d+)>", launch.name)):
+            threads = math.prod(launch.block)
+            size, packs = map(int, found.groups())
+            if size * packs * threads < run.case.x.shape[1]:
+                return f"SIZE · HELD · {threads}"
+    return None
+
+
+def _graded(
+    attempt: Attempt, cases: list[Case], explain: Callable[[list[Run]], str] = _explain
+) -> list[Run]:
     """Runs that are right, in one launch that asks for x once."""
-    runs = right_in_cuda(attempt, cases, _explain, _GUARD)
+    runs = right_in_cuda(attempt, cases, explain, _GUARD)
     in_cuda(attempt, runs, launches=1)
     reads_once(attempt, runs, "x")
     within_bytes(attempt, runs, ideal_bytes, "x, weight and bias read, the output written")
@@ -192,7 +223,7 @@ def grade_layer_norm(attempt: Attempt) -> None:
         shapes.append((rng.randrange(2, 6), 8 * rng.randrange(10, 250) + rest))
     cases = [_case(rng, *shape, torch.float16) for shape in shapes]
     cases.append(_case(rng, 3, 1400, torch.float16, _LARGE))
-    runs = _graded(attempt, cases)
+    runs = _graded(attempt, cases, _explain_packs)
     whole = [r for r in runs if r.case.x.shape[1] % 8 == 0]
     for name in ("x", "the output"):
         in_packs(attempt, whole, name)
