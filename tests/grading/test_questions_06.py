@@ -2,11 +2,13 @@
 
 import linecache
 import random
+import re
 
 import pytest
 import torch
 
 from kernels.grading import check
+from kernels.grading.question import questions
 from kernels.grading.questions.ch06.clinic import ILLNESSES, Patient, ward
 from kernels.grading.questions.ch06.limits import LIMITS, _made, limit
 from kernels.grading.questions.ch06.predict import counted
@@ -211,6 +213,17 @@ def test_softmax_wrong(answer, message, means):
 )
 def test_order_wrong(answer, message, means):
     fails(check("06.7", answer, seed=1), message=message, means=means)
+
+
+def test_the_hints_of_06_7_are_those_of_four_axes():
+    asked = questions()["06.7"]
+    x = torch.arange(2 * 3 * 4).reshape(2, 3, 4, 1)
+    assert "four numbers" in asked.hint and len(x.stride()) == 4 and x.stride()[-1] == 1
+    told = re.search(r"position (.+), head (.+) and batch (.+?)\. ", asked.more_hints[0])
+    position, head, batch = (one.replace("·", "*") for one in told.groups())
+    for row in range(2 * 3 * 4):
+        b, h, p = (eval(one, {"r": row, "H": 3, "P": 4}) for one in (batch, head, position))
+        assert x[b, h, p, 0] == row
 
 
 def test_an_order_is_that_of_the_memory():
