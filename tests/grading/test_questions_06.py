@@ -26,7 +26,12 @@ RIGHT = {
     "06.3": (s.wide_with(""), s.wide_with("", 1024, 4), s.wide_shifted),
     "06.4": (s.heads_with(""), s.heads_with("", 8, 2), s.looped_heads),
     "06.5": (o.add_rms_with(""), o.add_rms_with("", lambda y, h: [y, h], 16), o.add_rms_two_rows),
-    "06.6": (o.softmax_with(""), o.softmax_with("", 1024, 4), o.softmax_by_lane),
+    "06.6": (
+        o.softmax_with(""),
+        o.softmax_with("", 1024, 4),
+        o.softmax_with("", 32768, 32),
+        o.softmax_by_lane,
+    ),
     "06.7": (o.order_with(""), o.order_by_grid, o.order_of_memory),
     "06.8": (s.limit_by_floor, s.limit_by_rate, s.limit_by_times),
 }
@@ -190,6 +195,9 @@ def test_add_rms_norm_wrong(answer, message, means):
         (o.softmax_with("no maximum"), "large", "exp is inf beyond 88"),
         (o.softmax_with("undivided"), "should be", "not divided by their sum"),
         (o.softmax_with("inf", 256), "-inf in its first half", "start from the lowest finite"),
+        (o.softmax_with("inf", 4096, 32), "all but its last 100 columns", "start from the lowest"),
+        (o.softmax_with("inf", 8192, 32), "all but its last 100 columns", "start from the lowest"),
+        (o.softmax_with("inf", 32768, 32), "all but its last 100 columns", "start from the lowest"),
         (o.softmax_with("three loops"), "x is read 3.0 times", "the state (m, s) takes in both"),
         (o.softmax_by_pytorch, "launched no Triton kernel", "a kernel of yours"),
     ],
@@ -218,7 +226,9 @@ def test_order_wrong(answer, message, means):
 def test_the_hints_of_06_7_are_those_of_four_axes():
     asked = questions()["06.7"]
     x = torch.arange(2 * 3 * 4).reshape(2, 3, 4, 1)
-    assert "four numbers" in asked.hint and len(x.stride()) == 4 and x.stride()[-1] == 1
+    assert "four numbers" in asked.hint
+    assert len(x.stride()) == 4
+    assert x.stride()[-1] == 1
     told = re.search(r"position (.+), head (.+) and batch (.+?)\. ", asked.more_hints[0])
     position, head, batch = (one.replace("·", "*") for one in told.groups())
     for row in range(2 * 3 * 4):
