@@ -81,6 +81,8 @@ def softmax_kernel(x_ptr, y_ptr, n_cols, BLOCK: tl.constexpr, FAULT: tl.constexp
     y_ptr += tl.program_id(0).to(tl.int64) * n_cols
     beyond: tl.constexpr = 0.0 if FAULT == "zeros" else -float("inf")
     m = -float("inf") if FAULT == "inf" else -3.0e38
+    if FAULT == "from 0":
+        m = 0.0
     s = 0.0
     for start in range(0, n_cols, BLOCK):
         cols = start + tl.arange(0, BLOCK)
