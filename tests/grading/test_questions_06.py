@@ -216,6 +216,7 @@ def test_softmax_wrong(answer, message, means):
         (o.order_with("as x"), "strides", "the order in which they lie in memory"),
         (o.order_with("lanes"), "(2, 2, 2, 17)", "Masked lanes enter the variance"),
         (o.order_with("as x", contiguous=False), "returned a tensor with strides", "empty_like"),
+        (o.order_with("", contiguous=False), "strides", "this one isn't. torch.empty_like"),
         (o.order_with("twice"), "x is read 2.0 times", "Each load asks memory again"),
         (lambda x, w, b, eps: o.order_with("")(x, w, b, 1e-5), "(2, 2, 3, 100)", "eps is not used"),
     ],
