@@ -16,6 +16,11 @@ def add_rms_kernel(
     at = tl.program_id(0).to(tl.int64) * n_cols + cols
     x = tl.load(x_ptr + at, mask=mask, other=0.0).to(tl.float32)
     residual = tl.load(r_ptr + at, mask=mask, other=0.0)
+    if FAULT == "narrow residual":
+        residual = residual.to(x_ptr.dtype.element_ty).to(tl.float32)
+    if FAULT == "narrow sum":
+        narrow = x.to(x_ptr.dtype.element_ty) + residual.to(x_ptr.dtype.element_ty)
+        x, residual = narrow.to(tl.float32), 0.0
     h = x - residual if FAULT == "minus" else x + residual
     if FAULT == "narrow h":
         h = h.to(x_ptr.dtype.element_ty).to(tl.float32)

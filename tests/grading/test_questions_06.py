@@ -176,6 +176,8 @@ def test_head_norm_wrong(answer, message, means):
         (o.add_rms_with("minus"), "should be", "RMSNorm of x - residual"),
         (o.add_rms_with("x as h"), "h[0, 0] is", "h is x alone"),
         (o.add_rms_with("narrow h"), "in fp16: h[0, 0] is", "It is right in fp32"),
+        (o.add_rms_with("narrow residual"), "h[0, 0] is", "residual was rounded to the dtype of x"),
+        (o.add_rms_with("narrow sum"), "h[0, 0] is", "convert x, not residual"),
         (o.add_rms_with("block"), "(3, 17)", "divided by the width of the block"),
         (o.add_rms_with("h back"), "bytes of h back", "go on with the variable"),
         (o.add_rms_with("", warps=1), "spills", "Spilled values"),
@@ -184,6 +186,12 @@ def test_head_norm_wrong(answer, message, means):
 )
 def test_add_rms_norm_wrong(answer, message, means):
     fails(check("06.5", answer, seed=1), message=message, means=means)
+
+
+@pytest.mark.parametrize(("fault", "seed"), [("narrow residual", 0), ("narrow sum", 10)])
+def test_a_rounded_residual_is_told_where_y_is_wrong_first(fault, seed):
+    answer = o.add_rms_with(fault)
+    fails(check("06.5", answer, seed=seed), message=": y[", means="residual was rounded")
 
 
 @pytest.mark.parametrize(
