@@ -156,7 +156,11 @@ def test_wide_normalize_wrong(answer, message, means):
         (s.heads_with("cols"), "index", "A tile has two edges"),
         (s.heads_with("no weight"), "should be", "Weight is not applied"),
         (s.heads_with("", few=1), "is nan", "The last rows were never stored"),
-        (s.heads_with("weight a row"), "weight: ", "Load it as one row of numbers"),
+        (
+            s.heads_with("weight a row"),
+            "1 program with one load of it asks for",
+            "Load it as one row of numbers",
+        ),
         (s.heads_with("no other"), "masked lanes enter the result", "what a masked lane holds"),
         (s.heads_with("", 4), "programs on", "let it take a tile of rows"),
         (s.heads_with("", 128), "runs 1 program on", "most of them idle"),
