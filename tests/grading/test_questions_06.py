@@ -30,6 +30,7 @@ RIGHT = {
         o.softmax_with(""),
         o.softmax_with("", 1024, 4),
         o.softmax_with("", 32768, 32),
+        o.softmax_with("guarded", 8192),
         o.softmax_by_lane,
     ),
     "06.7": (o.order_with(""), o.order_by_grid, o.order_of_memory),
