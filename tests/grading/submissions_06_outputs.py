@@ -16,6 +16,11 @@ def add_rms_kernel(
     at = tl.program_id(0).to(tl.int64) * n_cols + cols
     x = tl.load(x_ptr + at, mask=mask, other=0.0).to(tl.float32)
     residual = tl.load(r_ptr + at, mask=mask, other=0.0)
+    if FAULT == "narrow residual":
+        residual = residual.to(x_ptr.dtype.element_ty).to(tl.float32)
+    if FAULT == "narrow sum":
+        narrow = x.to(x_ptr.dtype.element_ty) + residual.to(x_ptr.dtype.element_ty)
+        x, residual = narrow.to(tl.float32), 0.0
     h = x - residual if FAULT == "minus" else x + residual
     if FAULT == "narrow h":
         h = h.to(x_ptr.dtype.element_ty).to(tl.float32)
@@ -80,7 +85,9 @@ def softmax_kernel(x_ptr, y_ptr, n_cols, BLOCK: tl.constexpr, FAULT: tl.constexp
     x_ptr += tl.program_id(0).to(tl.int64) * n_cols
     y_ptr += tl.program_id(0).to(tl.int64) * n_cols
     beyond: tl.constexpr = 0.0 if FAULT == "zeros" else -float("inf")
-    m = -float("inf") if FAULT == "inf" else -3.0e38
+    m = -float("inf") if FAULT == "inf" or FAULT == "guarded" else -3.0e38
+    if FAULT == "from 0":
+        m = 0.0
     s = 0.0
     for start in range(0, n_cols, BLOCK):
         cols = start + tl.arange(0, BLOCK)
@@ -90,7 +97,11 @@ def softmax_kernel(x_ptr, y_ptr, n_cols, BLOCK: tl.constexpr, FAULT: tl.constexp
             larger = tl.maximum(m, tl.max(tl.where(cols < n_cols, x, -3.0e38), axis=0))
         if FAULT == "no maximum":
             larger = 0.0
-        if FAULT == "tiles":
+        if FAULT == "guarded":
+            # A right answer: about 0 for as long as there was nothing but -inf.
+            about = tl.where(larger == -float("inf"), 0.0, larger)
+            s = s * tl.exp(m - about) + tl.sum(tl.exp(x - about), axis=0)
+        elif FAULT == "tiles":
             s += tl.sum(tl.exp(x - tl.max(x, axis=0)), axis=0)
         elif FAULT == "unscaled":
             s += tl.sum(tl.exp(x - larger), axis=0)

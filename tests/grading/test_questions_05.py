@@ -160,7 +160,7 @@ def test_gate_wrong(answer, message, means):
     [
         (s.add_with("single"), "loads x with 2 bytes an access", "copied whole"),
         (s.add_with("narrow_store"), "stores to out with 2 bytes", "copied whole"),
-        (s.add_with("strict"), "of 1 packs of 16 bytes, 0", None),
+        (s.add_with("strict"), "of 1 pack of 16 bytes, 0 are", None),
         (s.add_with("no_rest"), "; no thread stored it", "behind the last whole pack"),
         (s.add_with("rest_by_warp"), "which thread", "they belong to one thread"),
         (s.add_with("rest_by_warp", 8 * 32, 32), "once more", "they belong to one thread"),

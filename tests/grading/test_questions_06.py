@@ -2,11 +2,13 @@
 
 import linecache
 import random
+import re
 
 import pytest
 import torch
 
 from kernels.grading import check
+from kernels.grading.question import questions
 from kernels.grading.questions.ch06.clinic import ILLNESSES, Patient, ward
 from kernels.grading.questions.ch06.limits import LIMITS, _made, limit
 from kernels.grading.questions.ch06.predict import counted
@@ -24,7 +26,13 @@ RIGHT = {
     "06.3": (s.wide_with(""), s.wide_with("", 1024, 4), s.wide_shifted),
     "06.4": (s.heads_with(""), s.heads_with("", 8, 2), s.looped_heads),
     "06.5": (o.add_rms_with(""), o.add_rms_with("", lambda y, h: [y, h], 16), o.add_rms_two_rows),
-    "06.6": (o.softmax_with(""), o.softmax_with("", 1024, 4), o.softmax_by_lane),
+    "06.6": (
+        o.softmax_with(""),
+        o.softmax_with("", 1024, 4),
+        o.softmax_with("", 32768, 32),
+        o.softmax_with("guarded", 8192),
+        o.softmax_by_lane,
+    ),
     "06.7": (o.order_with(""), o.order_by_grid, o.order_of_memory),
     "06.8": (s.limit_by_floor, s.limit_by_rate, s.limit_by_times),
 }
@@ -149,7 +157,11 @@ def test_wide_normalize_wrong(answer, message, means):
         (s.heads_with("cols"), "index", "A tile has two edges"),
         (s.heads_with("no weight"), "should be", "Weight is not applied"),
         (s.heads_with("", few=1), "is nan", "The last rows were never stored"),
-        (s.heads_with("weight a row"), "weight: ", "Load it as one row of numbers"),
+        (
+            s.heads_with("weight a row"),
+            "1 program with one load of it asks for",
+            "Load it as one row of numbers",
+        ),
         (s.heads_with("no other"), "masked lanes enter the result", "what a masked lane holds"),
         (s.heads_with("", 4), "programs on", "let it take a tile of rows"),
         (s.heads_with("", 128), "runs 1 program on", "most of them idle"),
@@ -169,6 +181,8 @@ def test_head_norm_wrong(answer, message, means):
         (o.add_rms_with("minus"), "should be", "RMSNorm of x - residual"),
         (o.add_rms_with("x as h"), "h[0, 0] is", "h is x alone"),
         (o.add_rms_with("narrow h"), "in fp16: h[0, 0] is", "It is right in fp32"),
+        (o.add_rms_with("narrow residual"), "h[0, 0] is", "residual was rounded to the dtype of x"),
+        (o.add_rms_with("narrow sum"), "h[0, 0] is", "convert x, not residual"),
         (o.add_rms_with("block"), "(3, 17)", "divided by the width of the block"),
         (o.add_rms_with("h back"), "bytes of h back", "go on with the variable"),
         (o.add_rms_with("", warps=1), "spills", "Spilled values"),
@@ -179,6 +193,12 @@ def test_add_rms_norm_wrong(answer, message, means):
     fails(check("06.5", answer, seed=1), message=message, means=means)
 
 
+@pytest.mark.parametrize(("fault", "seed"), [("narrow residual", 0), ("narrow sum", 10)])
+def test_a_rounded_residual_is_told_where_y_is_wrong_first(fault, seed):
+    answer = o.add_rms_with(fault)
+    fails(check("06.5", answer, seed=seed), message=": y[", means="residual was rounded")
+
+
 @pytest.mark.parametrize(
     ("answer", "message", "means"),
     [
@@ -186,8 +206,12 @@ def test_add_rms_norm_wrong(answer, message, means):
         (o.softmax_with("unscaled", 1024), "(1, 4096)", "not rescaled"),
         (o.softmax_with("tiles", 1024), "(1, 4096)", "the tile's own maximum"),
         (o.softmax_with("no maximum"), "large", "exp is inf beyond 88"),
+        (o.softmax_with("from 0"), "values far below 0", "m starts at the lowest number, not"),
         (o.softmax_with("undivided"), "should be", "not divided by their sum"),
         (o.softmax_with("inf", 256), "-inf in its first half", "start from the lowest finite"),
+        (o.softmax_with("inf", 4096, 32), "all but its last 100 columns", "start from the lowest"),
+        (o.softmax_with("inf", 8192, 32), "all but its last 100 columns", "start from the lowest"),
+        (o.softmax_with("inf", 32768, 32), "all but its last 100 columns", "start from the lowest"),
         (o.softmax_with("three loops"), "x is read 3.0 times", "the state (m, s) takes in both"),
         (o.softmax_by_pytorch, "launched no Triton kernel", "a kernel of yours"),
     ],
@@ -205,12 +229,26 @@ def test_softmax_wrong(answer, message, means):
         (o.order_with("as x"), "strides", "the order in which they lie in memory"),
         (o.order_with("lanes"), "(2, 2, 2, 17)", "Masked lanes enter the variance"),
         (o.order_with("as x", contiguous=False), "returned a tensor with strides", "empty_like"),
+        (o.order_with("", contiguous=False), "strides", "this one isn't. torch.empty_like"),
         (o.order_with("twice"), "x is read 2.0 times", "Each load asks memory again"),
         (lambda x, w, b, eps: o.order_with("")(x, w, b, 1e-5), "(2, 2, 3, 100)", "eps is not used"),
     ],
 )
 def test_order_wrong(answer, message, means):
     fails(check("06.7", answer, seed=1), message=message, means=means)
+
+
+def test_the_hints_of_06_7_are_those_of_four_axes():
+    asked = questions()["06.7"]
+    x = torch.arange(2 * 3 * 4).reshape(2, 3, 4, 1)
+    assert "four numbers" in asked.hint
+    assert len(x.stride()) == 4
+    assert x.stride()[-1] == 1
+    told = re.search(r"position (.+), head (.+) and batch (.+?)\. ", asked.more_hints[0])
+    position, head, batch = (one.replace("·", "*") for one in told.groups())
+    for row in range(2 * 3 * 4):
+        b, h, p = (eval(one, {"r": row, "H": 3, "P": 4}) for one in (batch, head, position))
+        assert x[b, h, p, 0] == row
 
 
 def test_an_order_is_that_of_the_memory():

@@ -105,8 +105,12 @@ register(
         kind="optimise",
         points=3,
         takes="norm_any_order(x, weight, bias, eps)",
-        hint="x.stride() has three numbers. Which batch and which position is row r of y?",
-        more_hints=("Row r is batch r // S and position r % S; y is contiguous, x need not be.",),
+        hint="x.stride() has four numbers; the last is 1. Which batch, head and position is row r "
+        "of y?",
+        more_hints=(
+            "With H heads and P positions, row r is position r % P, head r // P % H and batch "
+            "r // (P · H). y is contiguous, x need not be.",
+        ),
         grade=grade_any_order,
         speed=ORDER_SPEED,
     )

@@ -114,9 +114,12 @@ def _weight_once(attempt: Attempt, runs: list[Run]) -> None:
         most = programs * weight.numel() * weight.itemsize
         told = r.traffic(weight).read_requested
         if told > most:
+            with_one = "program with one load of it asks"
+            if programs != 1:
+                with_one = "programs with one load of it each ask"
             raise Wrong(
-                f"weight: {told:,} bytes are asked for on {r.case}; {programs} "
-                f"program{'s' * (programs != 1)} with one load of it each ask for {most:,}.",
+                f"weight: {told:,} bytes are asked for on {r.case}; {programs} {with_one} for "
+                f"{most:,}.",
                 "All rows of a tile take the same weight. Load it as one row of numbers, and "
                 "broadcast the variable: [None, :] on it, not on what it is loaded with per row.",
             )

@@ -29,6 +29,10 @@ _OUTSIDE = (
     "Element [b, h, p, c] of x lies at b · x.stride(0) + h · x.stride(1) + p · x.stride(2) + c, "
     "and columns beyond the row need a mask."
 )
+_LIKE = (
+    "torch.empty_like(x) takes on the order of x. torch.empty(x.shape, dtype=x.dtype, "
+    "device=x.device) is contiguous."
+)
 
 
 def in_order(x: Tensor, order: tuple[int, ...]) -> Tensor:
@@ -88,9 +92,11 @@ def _models(case: Case) -> Iterator[tuple[str, Tensor]]:
 
 
 def _explain(runs: list[Run]) -> str:
+    failed = [r for r in runs if r.fault is not None]
+    if failed and all(r.wrong.numel() and not r.output.is_contiguous() for r in failed):
+        return f"y is asked for contiguous, and this one isn't. {_LIKE}"
     if told := recognised(runs, _models) or explain_layer_norm(runs):
         return told
-    failed = [r for r in runs if r.fault is not None]
     if failed and all(r.case.trait for r in failed):
         return "It is right where x is contiguous: look at what becomes of the strides."
     return ""
@@ -115,8 +121,7 @@ def _contiguous(attempt: Attempt, runs: list[Run]) -> None:
             raise Wrong(
                 f"{attempt.name} on {r.case} returned a tensor with strides {r.output.stride()}; "
                 "a contiguous one is asked for.",
-                "torch.empty_like(x) takes on the order of x. torch.empty(x.shape, dtype=x.dtype, "
-                "device=x.device) is contiguous.",
+                _LIKE,
             )
     attempt.held.append("the output is contiguous, whatever the order of x")
 

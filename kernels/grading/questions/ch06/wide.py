@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 import triton
@@ -157,6 +157,12 @@ def softmax(x: Tensor) -> Tensor:
     return e / e.sum(-1, keepdim=True)
 
 
+def _summed(tiles: Sequence[Tensor], about: Tensor) -> Tensor:
+    """The sum of exp(x - m) of all tiles, each about its own m."""
+    pairs = zip(tiles, about, strict=True)
+    return torch.stack([torch.exp(t - m).sum(-1, keepdim=True) for t, m in pairs]).sum(0)
+
+
 def _softmaxes(case: Case) -> Iterator[tuple[str, Tensor]]:
     x = case.x.double()
     n = x.shape[-1]
@@ -177,20 +183,20 @@ def _softmaxes(case: Case) -> Iterator[tuple[str, Tensor]]:
             e / (total + lost * torch.exp(-most)),
         )
         tiles = x.split(block, -1)
-        tops = torch.stack([t.amax(-1, keepdim=True) for t in tiles])
-        running = tops.cummax(0).values
-        sums = [torch.exp(t - m).sum(-1, keepdim=True) for t, m in zip(tiles, running)]  # noqa: B905
-        yield (
-            "The sum is not rescaled where a tile brings a larger maximum: what was added before "
-            "belongs to the old one. Multiply it by exp(old - new).",
-            e / torch.stack(sums).sum(0),
-        )
-        alone = [torch.exp(t - t.amax(-1, keepdim=True)).sum(-1, keepdim=True) for t in tiles]
-        yield (
-            "Each tile's sum belongs to the tile's own maximum, and they are added as they are. "
-            "Bring both to the larger maximum before you add.",
-            e / torch.stack(alone).sum(0),
-        )
+        # What a tile of -inf alone adds is 0 where m starts low, and nan where it starts at -inf.
+        for lowest in (-3.0e38, -math.inf):
+            tops = torch.stack([t.amax(-1, keepdim=True).clamp(min=lowest) for t in tiles])
+            running = tops.cummax(0).values
+            yield (
+                "The sum is not rescaled where a tile brings a larger maximum: what was added "
+                "before belongs to the old one. Multiply it by exp(old - new).",
+                e / _summed(tiles, running),
+            )
+            yield (
+                "Each tile's sum belongs to the tile's own maximum, and they are added as they "
+                "are. Bring both to the larger maximum before you add.",
+                e / _summed(tiles, tops),
+            )
 
 
 def _explain_softmax(runs: list[Run]) -> str:
@@ -203,6 +209,12 @@ def _explain_softmax(runs: list[Run]) -> str:
             "It is right without -inf. Where all that was seen so far is -inf, -inf - (-inf) is "
             "nan: start from the lowest finite number, or guard the difference."
         )
+    if lost and all(r.case.trait == _BELOW and bool(r.output.isnan().all()) for r in failed):
+        # With m at 0 or above each exponential of such a row is 0, and so is s: y is 0 / 0.
+        return (
+            "A row may lie far below 0: m starts at the lowest number, not at 0, and a masked lane "
+            "holds -inf."
+        )
     if lost and all("values" in r.case.trait for r in failed):
         return (
             "exp is inf beyond 88 in fp32, and 0 below -104. Subtract the largest element of the "
@@ -214,6 +226,10 @@ def _explain_softmax(runs: list[Run]) -> str:
     return ""
 
 
+_BELOW = "values far below 0"
+_HALF, _END = "-inf in its first half", "-inf in all but its last 100 columns"
+
+
 def _softmax_case(
     rng: random.Random, rows: int, cols: int, name: str, trait: str = "", shift: float = 0.0
 ) -> Case:
@@ -221,9 +237,11 @@ def _softmax_case(
     x = drawn(rng, (rows, cols), torch.float32)
     # Each row rises and falls, on the whole: some tiles bring a new maximum, and some don't.
     x += 4 * torch.sin(torch.linspace(0.0, math.pi, cols)) + shift
-    if "-inf" in trait:
+    if trait == _HALF:
         x[:, : cols // 2] = -torch.inf
         x[:, 3 * cols // 4] = -torch.inf
+    if trait == _END:
+        x[:, : cols - 100] = -torch.inf
     x = x.to(dtype)
     # Rounding to the dtype; the exponent's own rounding, and a sum in any order.
     unit = torch.finfo(dtype).eps / 2
@@ -239,8 +257,10 @@ def grade_wide_softmax(attempt: Attempt) -> None:
     cases.append(_softmax_case(rng, 1, rng.randrange(1025, 3000), "fp32"))
     for cols in (64, 300, 5000):
         cases.append(_softmax_case(rng, 1, cols, "fp32", "values that are large", shift=500.0))
-        cases.append(_softmax_case(rng, 1, cols, "fp32", "values far below 0", shift=-500.0))
-        cases.append(_softmax_case(rng, 1, cols, "fp32", "-inf in its first half"))
+        cases.append(_softmax_case(rng, 1, cols, "fp32", _BELOW, shift=-500.0))
+        cases.append(_softmax_case(rng, 1, cols, "fp32", _HALF))
+    # Whatever the block, its first tile is -inf alone: one of 65536 lanes holds the whole row.
+    cases.append(_softmax_case(rng, 1, 40000, "fp32", _END))
     runs = right_or_told(attempt, cases, _explain_softmax, OUTSIDE)
     _graded(
         attempt,

@@ -48,10 +48,11 @@ def in_packs(attempt: Attempt, runs: Sequence[Run], name: str) -> None:
             continue
         launch, worst = max(narrow, key=lambda one: one[1].bytes_requested)
         verb = "loads" if worst.kind == "load" else "stores to"
+        packs, whole = size // PACK_BYTES, got // PACK_BYTES
         raise Wrong(
             f"Line {worst.line} of {launch.name} {verb} {worst.argument} with {worst.width} bytes "
-            f"an access on {r.case}: of {size // PACK_BYTES:,} packs of 16 bytes, "
-            f"{got // PACK_BYTES:,} are taken whole.",
+            f"an access on {r.case}: of {packs:,} pack{'s' * (packs != 1)} of 16 bytes, "
+            f"{whole:,} {'is' if whole == 1 else 'are'} taken whole.",
             "One instruction takes 16 bytes where the type it goes through has that size and "
             "alignment, and is copied whole: a Pack, or float4. Through a pointer to single "
             "elements each is an access of its own.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -43,8 +43,29 @@ def _sums(case: Case) -> Iterator[tuple[str, Tensor]]:
     yield "h is the residual alone: x is not added.", residual
 
 
+def residual_rounded(cases: Sequence[Case], outputs: Sequence[Any]) -> str:
+    """What to say if each wrong h is the sum of x and a residual rounded to the dtype of x, or "".
+
+    Such an h is within that dtype's rounding of the right one, so it is held to the bound of h.
+    """
+    found = False
+    for case, h in zip(cases, outputs, strict=True):
+        if kind_fault(h, case.like) is not None:
+            return ""
+        if not bool(wrong_elements(h, case.reference, case.tolerance).any()):
+            continue
+        x, narrow = case.tensors["x"], case.tensors["residual"].to(case.tensors["x"].dtype)
+        sums = (x.float() + narrow.float(), x + narrow)
+        if all(bool(wrong_elements(h, s.double(), case.tolerance).any()) for s in sums):
+            return ""
+        found = True
+    told = "residual was rounded to the dtype of x before the sum: convert x, not residual."
+    return told if found else ""
+
+
 def _explain_h(runs: list[Run]) -> str:
-    return recognised(runs, _sums)
+    told = residual_rounded([r.case for r in runs], [r.output for r in runs])
+    return told or recognised(runs, _sums)
 
 
 def is_pair(attempt: Attempt, case: Case) -> None:
