@@ -68,7 +68,6 @@ def test_without_a_gpu_the_bench_says_what_works_without_one():
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        ({"suite": "encoder"}, "no operations yet"),
         ({"suite": "norms", "variants": "fused,nope"}, "variant 'nope'"),
         ({"suite": "norms", "shapes": ["4x"]}, "not understood"),
         ({"suite": "norms", "shapes": ["0x8"]}, "sizes above 0"),
@@ -78,6 +77,12 @@ def test_without_a_gpu_the_bench_says_what_works_without_one():
 def test_selections_that_are_refused(asked, told):
     with pytest.raises(selection.RefusalError, match=told):
         selection.select(**asked)
+
+
+def test_a_suite_without_operations_is_refused(monkeypatch):
+    monkeypatch.setattr(registry, "ops", lambda suite=None: [])
+    with pytest.raises(selection.RefusalError, match="'norms' has no operations yet"):
+        selection.select("norms")
 
 
 def test_a_selection():

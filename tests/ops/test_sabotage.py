@@ -16,12 +16,21 @@ from kernels import passes, registry
 from kernels.registry import Case, Variant
 from tests.ops import proving
 
-OPS = registry.ops()
+
+def found_here(op, counted=("triton", "cuda"), pass_="fwd"):
+    return [v for v in proving.runnable(op) if v.counted in counted and v.has(pass_)]
+
+
+OPS = [op for op in registry.ops() if found_here(op)]
+
+
+def test_what_nothing_stands_for_here_needs_a_card_with_fp8():
+    assert {op.name for op in registry.ops()} - {op.name for op in OPS} <= {"layernorm_fp8_linear"}
 
 
 def first(op, counted=("triton", "cuda"), pass_="fwd"):
     """The variant that stands for an operation: the fastest that is counted and runs here."""
-    found = [v for v in proving.runnable(op) if v.counted in counted and v.has(pass_)]
+    found = found_here(op, counted, pass_)
     fused = [v for v in found if v.name.startswith("fused")]
     return (fused or found)[-1]
 

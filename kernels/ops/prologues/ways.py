@@ -148,6 +148,8 @@ def trains_folded(x: Tensor, *parameters: Tensor | None) -> bool:
     """Whether the best way for a training step of these tensors folds at the call."""
     if not getattr(x, shared.SHORT_WHERE, False) or not needs_gradient(x, *parameters):
         return False
+    if torch.compiler.is_compiling() or not _ordinary():
+        return False
     card, weight = capability(x.device), parameters[2]
     if FOLDS_FROM.get(card, math.inf) == math.inf or not _by_hand(x, *parameters):
         return False
