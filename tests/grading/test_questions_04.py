@@ -152,7 +152,12 @@ def test_silu_wrong(answer, message, means):
         (lambda w: s.passes_by_counter(w) - 1, "is 0", "a request takes one at least"),
         (lambda w: max(map([x % 32 for x in w].count, range(32))), "is 32", "in one pass"),
         (lambda w: len({x % 32 for x in w}), "is 32", "the one that is asked"),
-        (lambda w: len(set(w)), "is 32", None),
+        (lambda w: len(set(w)), "(words) is 32", "how many different words are wanted"),
+        (
+            lambda w: max(map([x // 32 for x in set(w)].count, range(64))),
+            "(words) is 32; a warp's request took 1 pass over the banks (the words are [0, 1, 2,",
+            "You group by w // 32; the bank is w % 32.",
+        ),
         (lambda w: 1, "took 2 passes", None),
         (lambda w: 2, "took 1 pass over", ""),
         (lambda w: 1.0, "the float 1.0", None),
