@@ -52,6 +52,12 @@ def _models(case: Case) -> Iterator[tuple[str, Tensor]]:
 
 
 def _explain(runs: list[Run]) -> str:
+    failed = [r for r in runs if r.fault is not None]
+    if all(r.wrong.numel() and not r.output.is_contiguous() for r in failed):
+        return (
+            "Your output isn't contiguous: empty_like of a transposed view keeps the view's "
+            "strides. Allocate with torch.empty((cols, rows), device=x.device)."
+        )
     if told := recognised(runs, _models):
         return told
     if unstored(runs):
