@@ -168,6 +168,7 @@ __global__ void inverse_rms(const float* x, float* out, int n_cols, float eps) {
     ),
     no_barrier=edited(RMS, ("    __syncthreads();\n", "")),
     divergent=edited(RMS, (_LAST, "    if (lane < n_warps) sum = warp_sum(of_warp[lane]);\n")),
+    all_store=edited(RMS, ("    if (threadIdx.x == 0) out", "    out")),
     undivided=edited(RMS, ("sum / n_cols", "sum")),
     no_eps=edited(RMS, (" + eps", "")),
     root=edited(RMS, ("rsqrtf", "sqrtf")),
@@ -299,10 +300,10 @@ __global__ void transpose(const float* x, float* y, int n_rows, int n_cols) {
 )
 
 
-def turn_with(name, rows_of_threads=8, grid=None):
+def turn_with(name, rows_of_threads=8, grid=None, like_view=False):
     def my_transpose(x):
         rows, cols = x.shape
-        y = torch.empty((cols, rows), device=x.device)
+        y = torch.empty_like(x.T) if like_view else torch.empty((cols, rows), device=x.device)
         sizes = grid(rows, cols) if grid else (math.ceil(cols / 32), math.ceil(rows / 32))
         TURNS[name].transpose[sizes, (32, rows_of_threads)](x, y, rows, cols)
         return y

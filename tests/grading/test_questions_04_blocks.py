@@ -44,6 +44,11 @@ def test_row_sum_wrong(answer, message, means):
         (b.rms_with("last_warp"), "should be", "the block's last warp"),
         (b.rms_with("a_warp_a_row"), "x is read 1.5 times", None),
         (b.rms_with("no_barrier"), "with no barrier between", "stands a __syncthreads()"),
+        (
+            b.rms_with("all_store"),
+            "which thread (0, 0, 0) also stores, on the same line; only one thread should.",
+            "give each element to one thread",
+        ),
         (b.rms_with("divergent"), "which has returned", "Keep it out of branches"),
         (b.rms_with("undivided"), "should be", "not divided by the number of columns"),
         (b.rms_with("no_eps"), "should be", "eps is not added"),
@@ -97,6 +102,11 @@ def test_scale_wrong(answer, message, means):
         ),
         (b.turn_with("no_barrier"), "with no barrier between", "stands a __syncthreads()"),
         (b.turn_with("straight"), "should be", "copied in its own order"),
+        (
+            b.turn_with("right", like_view=True),
+            "should be",
+            "Your output isn't contiguous: empty_like",
+        ),
         (b.turn_with("one_guard"), "which no thread of the block has", "A tile at the edge"),
         (b.turn_with("stride"), "at index", "A tile at the edge"),
         (b.turn_with("right", grid=lambda rows, cols: (1, -(-rows // 32))), "is nan", "tiles"),
