@@ -77,7 +77,7 @@ def _graded(question: Question, attempt: Attempt) -> Result:
         name = _own_name(attempt.answer)
         told = {"message": f"{name} {ended.reason}", "rerun": _rerun(question, name, attempt.seed)}
     if told.get("untouched"):
-        return _not_answered(question)
+        return _not_answered(question, told.get("message", ""))
     bonus = _timed(question, attempt, told) if told.get("passed") is True else 0
     passed = told.get("passed") is True
     points = question.points if passed else 0
@@ -135,8 +135,8 @@ def _grade(question: Question, attempt: Attempt) -> dict[str, Any]:
         question.grade(attempt)
         _refuse_patches()
         told |= {"passed": True, "message": "Everything that was checked holds."}
-    except NotAnswered:
-        return {"untouched": True}
+    except NotAnswered as untouched:
+        return {"untouched": True, "message": str(untouched)}
     except Wrong as wrong:
         # A patch made by the answer explains more than what came of it.
         wrong = _patched() or wrong
@@ -186,6 +186,6 @@ def _lost(question: Question, message: str) -> Result:
     return Result(question.id, question.title, 0, question.points, message, hints=(question.hint,))
 
 
-def _not_answered(question: Question) -> Result:
-    told = f"Not answered yet: write {question.takes}, then run this cell again."
-    return Result(question.id, question.title, 0, question.points, told)
+def _not_answered(question: Question, what: str = "") -> Result:
+    told = what or f"write {question.takes}, then run this cell again."
+    return Result(question.id, question.title, 0, question.points, f"Not answered yet: {told}")

@@ -29,7 +29,7 @@ from kernels.grading.closeness import (
 )
 from kernels.grading.diagnosis import symptom
 from kernels.grading.evidence import evidence
-from kernels.grading.faults import meaning, unwritten
+from kernels.grading.faults import NO_KERNEL, meaning, unwritten
 from kernels.grading.from_cuda import from_cuda
 from kernels.grading.misplaced import misplaced
 from kernels.grading.origin import own_kernels
@@ -63,7 +63,7 @@ def _call(attempt: Attempt, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
         raise wrong from None
     except CudaError as error:
         if unwritten(_sentence(error)):
-            raise NotAnswered from None
+            raise NotAnswered(NO_KERNEL) from None
         what = "The launch could not be made" if error.line is None else "The C++ doesn't compile"
         raise Wrong(f"{what}: {_sentence(error)}.") from None
     except LaunchError as error:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
 from kernels.grading.question import PLACEHOLDER
 
-_TWO_STORES = re.compile(r", line (\d+): a store at .* stored to on line \1 with")
+NO_KERNEL = (
+    f"the kernel cell still holds `#error {PLACEHOLDER}`. Write the kernel, run its cell and the "
+    "launch's, then this one."
+)
+_TWO_STORES = "also stores, on the same line"
 
 _TRITON = {
     "bounds": "A lane that no mask switches off reaches past its tensor: the mask is too wide, or "
@@ -49,9 +51,10 @@ def meaning(kind: str, sentence: str) -> str:
     if ", block (" not in sentence:
         return _TRITON.get(kind, "")
     if kind == "race":
-        if "with no barrier between them" not in sentence:
-            return _CUDA["blocks race"]
-        return _CUDA["stores race" if _TWO_STORES.search(sentence) else "threads race"]
+        if _TWO_STORES in sentence:
+            return _CUDA["stores race"]
+        among = "threads" if "with no barrier between them" in sentence else "blocks"
+        return _CUDA[f"{among} race"]
     return _CUDA.get(kind, "")
 
 

@@ -17,7 +17,7 @@ PLACEHOLDER = "your turn"
 
 
 class NotAnswered(Exception):  # noqa: N818  (it ends a grading and is no error)
-    """The exercise is as it was given out."""
+    """The exercise is as it was given out; the argument, if there is one, says what of it."""
 
 
 class Wrong(Exception):  # noqa: N818

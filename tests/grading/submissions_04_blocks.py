@@ -168,6 +168,7 @@ __global__ void inverse_rms(const float* x, float* out, int n_cols, float eps) {
     ),
     no_barrier=edited(RMS, ("    __syncthreads();\n", "")),
     divergent=edited(RMS, (_LAST, "    if (lane < n_warps) sum = warp_sum(of_warp[lane]);\n")),
+    all_store=edited(RMS, ("    if (threadIdx.x == 0) out", "    out")),
     undivided=edited(RMS, ("sum / n_cols", "sum")),
     no_eps=edited(RMS, (" + eps", "")),
     root=edited(RMS, ("rsqrtf", "sqrtf")),

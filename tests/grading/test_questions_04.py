@@ -45,6 +45,14 @@ def test_right_answers_pass_whatever_the_seed_in_less_than_five_seconds(question
     assert_all_pass_soon(question, RIGHT[question])
 
 
+def test_the_chain_tells_what_it_moves_and_what_one_kernel_would():
+    result = check("04.10", RIGHT["04.10"][0], seed=1)
+    assert result.passed
+    told = next(held for held in result.held if "one kernel that did it all" in held)
+    assert "the chain moves 6 times 4n bytes" in told
+    assert "would move 3 times" in told
+
+
 def counted_in(size, first=True):
     """Sectors of another size, and of a request that begins at one unless `first` counts."""
     return lambda s, w, f: len({((f if first else 0) + i * s) * w // size for i in range(32)})
@@ -152,7 +160,12 @@ def test_silu_wrong(answer, message, means):
         (lambda w: s.passes_by_counter(w) - 1, "is 0", "a request takes one at least"),
         (lambda w: max(map([x % 32 for x in w].count, range(32))), "is 32", "in one pass"),
         (lambda w: len({x % 32 for x in w}), "is 32", "the one that is asked"),
-        (lambda w: len(set(w)), "is 32", None),
+        (lambda w: len(set(w)), "(words) is 32", "how many different words are wanted"),
+        (
+            lambda w: max(map([x // 32 for x in set(w)].count, range(64))),
+            "(words) is 32; a warp's request took 1 pass over the banks (the words are [0, 1, 2,",
+            "You group by w // 32; the bank is w % 32.",
+        ),
         (lambda w: 1, "took 2 passes", None),
         (lambda w: 2, "took 1 pass over", ""),
         (lambda w: 1.0, "the float 1.0", None),
@@ -234,7 +247,8 @@ def test_a_kernel_with_nothing_written_is_not_answered_yet():
     def my_add(x, y):
         given.add[1, 256](x, y, torch.empty_like(x), x.numel())
 
-    fails(check("04.3", my_add, seed=1), message="Not answered yet: write my_add(x, y)")
+    told = "Not answered yet: the kernel cell still holds `#error your turn`. Write the kernel, run"
+    fails(check("04.3", my_add, seed=1), message=told)
 
 
 @pytest.fixture(scope="module")

@@ -44,6 +44,11 @@ def test_row_sum_wrong(answer, message, means):
         (b.rms_with("last_warp"), "should be", "the block's last warp"),
         (b.rms_with("a_warp_a_row"), "x is read 1.5 times", None),
         (b.rms_with("no_barrier"), "with no barrier between", "stands a __syncthreads()"),
+        (
+            b.rms_with("all_store"),
+            "which thread (0, 0, 0) also stores, on the same line; only one thread should.",
+            "give each element to one thread",
+        ),
         (b.rms_with("divergent"), "which has returned", "Keep it out of branches"),
         (b.rms_with("undivided"), "should be", "not divided by the number of columns"),
         (b.rms_with("no_eps"), "should be", "eps is not added"),

@@ -49,7 +49,7 @@ class Faults:
         what = fields["what"]
         program = _place(int(fields["block"]), self.grid)
         thread = _place(int(fields["thread"]), self.block)
-        line = int(fields["line"]) if "line" in fields else self.line_of(int(fields["address"]))
+        line = self._line(fields)
         argument: str | None = fields.get("name") or None
         index: int | None = None
         if "argument" in fields and int(fields["argument"]) >= 0:
@@ -70,6 +70,9 @@ class Faults:
             line=line,
         )
 
+    def _line(self, fields: Fields) -> int | None:
+        return int(fields["line"]) if "line" in fields else self.line_of(int(fields["address"]))
+
     def _access(self, fields: Fields) -> str:
         return ("an " if fields["kind"] == "2" else "a ") + _KINDS[int(fields["kind"])]
 
@@ -77,7 +80,15 @@ class Faults:
         return f"thread {_place(int(number), self.block)}"
 
     def _bounds(self, fields: Fields, argument: str, index: int) -> tuple[str, str]:
-        _, shape, count, _ = self.arguments[int(fields["argument"])]
+        _, shape, count, item = self.arguments[int(fields["argument"])]
+        size = int(fields["size"])
+        if size > item and 0 <= index < count:
+            # It begins inside: the width is the fault.
+            has = "1 element" if count == 1 else f"{count} elements"
+            return "bounds", (
+                f"{self._access(fields)} of {size} bytes ({size // item} elements) from index "
+                f"{index} of {argument!r}, which has {has} (shape {shape})"
+            )
         spans = f"spans the indices 0 to {count - 1}" if count else "has no element"
         return "bounds", (
             f"{self._access(fields)} at index {index} of {argument!r}, which {spans} "
@@ -110,16 +121,21 @@ class Faults:
         block = _place(int(fields["otherblock"]), self.grid)
         same = block == _place(int(fields["block"]), self.grid)
         who = self._thread(fields["otherthread"]) + ("" if same else f" of block {block}")
+        name = f"the shared {argument!r}" if shared else repr(argument)
+        access = f"{self._access(fields)} at index {index} of {name}"
+        stores = fields["did"] == "stored" and _KINDS[int(fields["kind"])] == "store"
+        if same and stores and line is not None and line == self._line(fields):
+            # A barrier orders one line after another, and not a line's own stores.
+            return "race", (
+                f"{access}, which {who} also stores, on the same line; only one thread should"
+            )
         did = "stored to" if fields["did"] == "stored" else "read"
         close = (
             "with no barrier between them; a __syncthreads() orders them"
             if same
             else "in the same launch; blocks run in no fixed order"
         )
-        name = f"the shared {argument!r}" if shared else repr(argument)
-        return "race", (
-            f"{self._access(fields)} at index {index} of {name}, which {who} {did}{at} {close}"
-        )
+        return "race", f"{access}, which {who} {did}{at} {close}"
 
     def _other_lane(self, fields: Fields) -> str:
         other, line = self._thread(fields["other"]), fields["otherline"]

@@ -164,8 +164,9 @@ static inline bool is_part(const Cells& cells, u64 place, u64 size) {
            i64(address - argument.base), kind, current, last_site, use, met});
 }
 
-[[noreturn, gnu::cold]] static void bounds_fault(int index, i64 offset, int kind) {
-    fault("bounds argument=%d offset=%lld kind=%d", index, (long long)offset, kind);
+[[noreturn, gnu::cold]] static void bounds_fault(int index, i64 offset, u64 size, int kind) {
+    fault("bounds argument=%d offset=%lld size=%llu kind=%d", index, (long long)offset,
+          (unsigned long long)size, kind);
 }
 
 template <int SIZE, int KIND>
@@ -173,7 +174,7 @@ static inline void touch_argument(int index, u64 address, u64 size, u32 site, Us
     Argument& argument = arguments[index];
     i64 offset = i64(address - argument.base);
     if (offset < 0 || offset + i64(size) > i64(argument.span))
-        bounds_fault(index, offset, KIND);
+        bounds_fault(index, offset, size, KIND);
     Storage& storage = storages[argument.storage];
     u64 place = argument.start + offset;
     if (KIND == ATOMIC) block_did_atomic = true;

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import torch
 
+from kernels.cuda.cuda_launch import CudaLaunch
 from kernels.grading.cases import Case, Run
 from kernels.grading.checks import reads_once, within_bytes
 from kernels.grading.compiled_checks import compiles
@@ -89,7 +90,22 @@ def grade_chain(attempt: Attempt) -> None:
         "x and residual read, their sum written, read and read again, the output written; with "
         "weight, and a number a row written and read",
     )
+    _moved(attempt, max(runs, key=lambda r: len(r.case.x)))
     compiles(attempt, (r.case for r in runs))
+
+
+def _moved(attempt: Attempt, run: Run) -> None:
+    """Note what the chain moved on one input, and what one kernel would have to move."""
+    unit = 4 * run.case.x.numel()
+    chain = sum(
+        one.arena.bytes_unique for one in run.launches if isinstance(one, CudaLaunch) and one.arena
+    )
+    weight = 4 * run.case.x.shape[1]
+    alone = 2 * unit + weight + 4 * run.case.reference.numel()
+    attempt.held.append(
+        f"the chain moves {chain // unit} times 4n bytes, one kernel that did it all would move "
+        f"{alone // unit} times; weight and a number a row come on top"
+    )
 
 
 # The chain moves twice the bytes of its inputs and output, so half of the copy's rate is the most;

@@ -10,7 +10,7 @@ import torch
 
 from kernels.cuda import cuda
 from kernels.grading.checks import call
-from kernels.grading.question import Attempt, Wrong
+from kernels.grading.question import Attempt, NotAnswered, Wrong
 from kernels.grading.questions.kits.wrong_models import whole_number
 
 _WIDTHS = {2: "__half", 4: "float", 8: "double", 16: "float4"}
@@ -146,6 +146,14 @@ _BANK_MISTAKES: _BankMistakes = (
         lambda w: 1 + sum(count - 1 for count in _in_banks(w).values()),
     ),
     (
+        "You group by w // 32; the bank is w % 32.",
+        lambda w: max(Counter(word // 32 for word in set(w)).values()),
+    ),
+    (
+        "You group by w // 32; the bank is w % 32.",
+        lambda w: max(Counter(word // 32 for word in w).values()),
+    ),
+    (
         "That is how many different words are wanted. Words of different banks come in one pass.",
         lambda w: len(set(w)),
     ),
@@ -163,20 +171,39 @@ def _patterns(rng: random.Random) -> list[list[int]]:
     return made
 
 
+def _told_passes(attempt: Attempt, words: Sequence[int]) -> int:
+    shown = ", ".join(map(str, words[:6]))
+    sentence = f"{attempt.name}([{shown}, ...])"
+    return whole_number(call(attempt, list(words)), sentence, "the passes")
+
+
+def _bank_mistake(attempt: Attempt, patterns: Sequence[list[int]]) -> str:
+    """The mistake that explains the first pattern's answer, and most of those that follow."""
+    left = list(_BANK_MISTAKES)
+    for words in patterns:
+        try:
+            told = _told_passes(attempt, words)
+        except (Wrong, NotAnswered):
+            break
+        agree = [(what, f) for what, f in left if f(words) == told]
+        if not agree:
+            # The first answer is the one that is told of.
+            return left[0][0] if words is not patterns[0] else ""
+        left = agree
+    return left[0][0]
+
+
 def grade_passes(attempt: Attempt) -> None:
     """Grade `bank_passes(words)` against real requests of shared memory on the emulator."""
     rng = random.Random(attempt.seed)
     patterns = _patterns(rng)
     for words in patterns:
-        shown = ", ".join(map(str, words[:6]))
-        sentence = f"{attempt.name}([{shown}, ...])"
-        told = whole_number(call(attempt, list(words)), sentence, "the passes")
+        told = _told_passes(attempt, words)
         right = counted_passes(words)
         if told != right:
-            wrongs = (what for what, f in _BANK_MISTAKES if f(words) == told)
             raise Wrong(
-                f"{sentence} is {told:,}; a warp's request took {right:,} "
+                f"{attempt.name}(words) is {told:,}; a warp's request took {right:,} "
                 f"{'pass' if right == 1 else 'passes'} over the banks (the words are {words}).",
-                next(wrongs, ""),
+                _bank_mistake(attempt, [words, *patterns]),
             )
     attempt.held.append(f"equal to the passes of {len(patterns)} requests")
