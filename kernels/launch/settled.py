@@ -18,8 +18,8 @@ from typing import Any
 
 from triton.runtime.jit import JITCallable
 
-# The hash that each function was given here; one whose source changed has none.
-_given: dict[int, tuple[JITCallable, str]] = {}
+# Where a function keeps the hash that it was given here, and those of what it calls.
+_GIVEN = "_fusing_kernels_settled"
 
 
 def settle(kernel: Any) -> None:
@@ -28,19 +28,18 @@ def settle(kernel: Any) -> None:
         _settle(kernel, set())
 
 
-def _settle(function: JITCallable, under_way: set[int]) -> bool:
-    """Whether the function's hash is another now."""
-    if id(function) in under_way:  # it calls itself
-        return False
-    under_way.add(id(function))
-    changed = [_settle(callee, under_way) for callee in _callees(function)]
-    _, given = _given.get(id(function), (function, None))
-    if function.hash is not None and function.hash == given and not any(changed):
-        return False
+def _settle(function: JITCallable, seen: set[int]) -> None:
+    seen.add(id(function))
+    callees = list(_callees(function))
+    for callee in callees:
+        if id(callee) not in seen:  # several may call it, and it may call itself
+            _settle(callee, seen)
+    below = [callee.hash for callee in callees if callee is not function]
+    if function.hash is not None and getattr(function, _GIVEN, None) == (function.hash, below):
+        return
     function.hash = None
     function.used_global_vals = {}
-    _given[id(function)] = function, str(function.cache_key)
-    return True
+    setattr(function, _GIVEN, (function.cache_key, below))
 
 
 def _callees(function: JITCallable) -> Iterator[JITCallable]:

@@ -25,11 +25,16 @@ def kernel(x_ptr):
 
 
 @triton.jit
+def both(x):
+    return quartered(x) + halved(x)
+
+
+@triton.jit
 def recursive(x):
     return recursive(x) if x > HALF else halved(x)
 
 
-ALL = halved, quartered, kernel, recursive
+ALL = halved, quartered, kernel, both, recursive
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +60,19 @@ def test_its_hash_is_the_same_whatever_was_hashed_before(before):
         _ = function.cache_key
     settle(kernel)
     assert kernel.cache_key == settled
+
+
+def test_a_change_reaches_all_who_call():
+    settle(both)
+    known = both.cache_key, quartered.cache_key
+    source = halved.src
+    try:
+        halved._unsafe_update_src(source.replace("* HALF", "+ HALF"))
+        settle(quartered)  # halved is settled again before both asks
+        settle(both)
+        assert not set(known) & {both.cache_key, quartered.cache_key}
+    finally:
+        halved._unsafe_update_src(source)
 
 
 def test_a_function_that_calls_itself_is_settled():
