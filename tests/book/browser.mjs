@@ -46,7 +46,7 @@ function rawMaths() {
   const told = [];
   while (walker.nextNode()) {
     const node = walker.currentNode;
-    const left = /\\[([]|\$\$|\$\\/.test(node.data);
+    const left = /\\[([]|\$\$|\$\\|\$[A-Za-z][^$\n]*\$/.test(node.data);
     if (left && !node.parentElement.closest("pre, code, script, style, mjx-container, svg")) told.push(node.data.trim());
   }
   return told;
