@@ -62,6 +62,9 @@ class Tensor(tl.tensor):
         self.shape, self.numel = _numbers_of(sizes)
 
 
+Tensor.__name__ = tl.tensor.__name__  # Python's errors name it, and remarks know them by that
+
+
 def _sizes(value: Any) -> tuple[int, ...]:
     """A block's sizes."""
     return getattr(value.type, "sizes", None) or tuple(value.type.shape)
