@@ -157,7 +157,7 @@ def _check_tensors(chain: Chain) -> None:
         for term in terms(size):
             if not _is_number(term[0]):
                 raise ValueError(
-                    f"tensor {name!r} has {size!r} bytes; it takes a number that is not negative"
+                    f"tensor {name!r} has {term[0]!r} bytes; it takes a number that is not negative"
                 )
     writer: dict[str, str] = {}
     for step in chain.steps:

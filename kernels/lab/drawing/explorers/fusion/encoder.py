@@ -176,19 +176,19 @@ def _presets(pre: bool, trained: bool) -> tuple[Preset, ...]:
     attention = ("scores", "softmax")
     if trained:
         book = (*attention, "dropout 1", "dropout 2", "residual 1", "GELU", "dropout 4", *last)
-        most = (*first, *book, "up")
+        most = (*first, *book, "up", *(("down",) if pre else ()))
         return (
             Preset("training_open", "training: every step a launch"),
             Preset("training", "training: this book's layer", book),
             Preset("training_everything", "training: everything that can be closed", most),
         )
     book = (*attention, "out", "up", "down")
-    everything = (*first, *book, *(("LayerNorm 2",) * pre))
+    everything = (*first, *book, *(("LayerNorm 2",) if pre else ()))
     return (
         Preset("open", "eager: every step a launch"),
         Preset("torch", "PyTorch's layer in inference", (*attention, "up")),
         Preset("book", "this book's layer", book),
-        *((Preset("hopper", "this book's layer on Hopper", (*first, *book)),) * pre),
+        *([Preset("hopper", "this book's layer on Hopper", (*first, *book))] if pre else []),
         Preset("everything", "everything that can be closed", everything),
     )
 

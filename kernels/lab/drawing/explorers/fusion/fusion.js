@@ -128,6 +128,9 @@ function sources({ card }) {
   return [line];
 }
 
+const matches = ({ chains, chain, closed }) =>
+  closed.length === chains.find((one) => one.key === chain).steps.length - 1;
+
 const BARS = "Bars: plain blue waits for bytes, striped orange for arithmetic, grey is the launch " +
   "itself; numbers are launches. A framed box of steps is a launch.";
 const LAUNCHED = [["graph", "replayed as a graph"], ["host", "from Python, one by one"]];
@@ -151,7 +154,6 @@ function render({ model, el }) {
       if (value === OWN) return update();
       const chosen = presets[Number(value)];
       event = "";
-      // The joints go first: no state between has another number of them than its chain.
       settle(() => set({ chain: chosen.chain, closed: chosen.closed }));
       return undefined;
     });
@@ -214,8 +216,9 @@ function render({ model, el }) {
 
   function update() {
     const state = read();
+    // Between two changes the joints may be another chain’s.
+    if (waiting || !matches(state)) return;
     const found = reckon(state);
-    if (waiting || state.closed.length !== found.chain.steps.length - 1) return;
     if (shown !== state.chain) {
       rows = rowsOf(found.chain, flip);
       list.replaceChildren(...rows.rows);
@@ -245,7 +248,7 @@ function render({ model, el }) {
   el.append(root);
   update();
   const watcher = new ResizeObserver(() => {
-    if (figures.clientWidth !== laid) draw(reckon(read()));
+    if (figures.clientWidth !== laid && matches(read())) draw(reckon(read()));
   });
   watcher.observe(figures);
   for (const key of CHOICES) model.on(`change:${key}`, update);
