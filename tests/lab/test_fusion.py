@@ -375,16 +375,31 @@ def test_the_sentences_say_what_the_figures_show():
 
 
 @needs_node
-@pytest.mark.parametrize("width", [300, 640])
-def test_the_bars_stay_inside_their_box(width):
-    for page in (layer(True, "book"), a_chain(), layer(False, "training")):
-        for launched in model.LAUNCHED:
-            state = a_state(page, launched=launched)
-            chart = run_js("timeChart(reckon(values[0]), values[1])", state, width)
-            assert chart["shapes"]
-            for tag, box, _ in chart["shapes"]:
-                assert 0 <= box.get("x", 0) + box.get("width", 0) <= width - 40
-                assert 0 <= box.get("y", 0) + box.get("height", 0) <= chart["height"]
-                assert tag != "rect" or math.isfinite(box["width"])
+def test_what_python_cannot_launch_in_time_is_said():
+    told = a_state(layer(True, "book"), launched="host")
+    found = run_js("words(values[0], reckon(values[0])).at(-1)", told)
+    assert found.startswith("Python, with 3.00 µs for a launch, can’t keep up: the card would need")
+    slow = told | {"cards": [CARD | {"host_us": 0.1}]}
+    assert "Python" not in run_js("words(values[0], reckon(values[0])).at(-1)", slow)
+
+
+@needs_node
+def test_the_bars_stay_inside_their_box():
+    pages = (layer(True, "book"), a_chain(), layer(False, "training"))
+    states = [a_state(page, launched=one) for page in pages for one in model.LAUNCHED]
     unknown = a_state(a_chain(), card="rtx-3060")
-    assert run_js("timeChart(reckon(values[0]), 300)", unknown)["shapes"] == []
+    widths = (300, 640)
+    *charts, none = run_js(
+        "values[1].flatMap((w) => values[0].map((one) => timeChart(reckon(one), w)))",
+        [*states, unknown],
+        widths,
+    )
+    assert none["shapes"] == []
+    del charts[len(states)]  # the same at the first width
+    for number, chart in enumerate(charts):
+        width = widths[number // len(states)]
+        assert chart["shapes"]
+        for tag, box, _ in chart["shapes"]:
+            assert 0 <= box.get("x", 0) + box.get("width", 0) <= width - 40
+            assert 0 <= box.get("y", 0) + box.get("height", 0) <= chart["height"]
+            assert tag != "rect" or math.isfinite(box["width"])

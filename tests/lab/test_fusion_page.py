@@ -223,7 +223,7 @@ def test_the_page_answers(tmp_path):
         True,
         "Open the joint between LayerNorm 1 and QKV",
         True,
-        "QKV and scores stay two launches",
+        "Stays open: QKV and scores",
     ]
     assert back[1].startswith("LayerNorm 1 and QKV are two launches now: 67.1 MB and ")
     assert training[0] == "10"

@@ -100,7 +100,7 @@ function showRows(rows, found) {
     row.classList.toggle("barred", Boolean(one.why));
     button.disabled = Boolean(one.why);
     button.textContent = one.why ? "stays open" : one.shut ? "open" : "close";
-    button.setAttribute("aria-label", one.why ? `${names} stay two launches`
+    button.setAttribute("aria-label", one.why ? `Stays open: ${names}`
       : `${one.shut ? "Open" : "Close"} the joint between ${names}`);
     if (one.why) {
       text.replaceChildren(one.why);
@@ -117,9 +117,10 @@ function sources({ card }) {
   const line = element("p", {}, "Time is, launch by launch, the larger of bytes over bandwidth and " +
     "FLOPs over the peak; it is a least time, and no measurement. ");
   if (!card) return [line];
-  line.append(`A launch by itself: python -m kernels.lab bench ceilings on ${card.launch_of}` +
-    `${card.launch_of === card.name ? "" : ", since none is recorded here"}. Ceilings of ` +
-    `${card.name}, ${card.label}:`);
+  line.append(`A launch by itself, ${duration(card.launch_us)}: python -m kernels.lab bench ` +
+    `ceilings on ${card.launch_of}` +
+    `${card.launch_of === card.name ? "" : ", since none is recorded on this card"}. Ceilings of ` +
+    `${card.name}, ${card.label} (memory ${bytes(card.bandwidth)}/s):`);
   card.sources.forEach((source, index) => {
     line.append(index ? "; " : " ",
       source.url ? element("a", { href: source.url }, source.text) : source.text);
