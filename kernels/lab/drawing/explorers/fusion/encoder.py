@@ -91,7 +91,7 @@ class _Layer:
         ]
         if self.trained:
             self.each("dropout 1", ["p", "seed 1"], "p′", 1)
-        self.steps.append(Step("· V", [weights[-1], "v"], ["o"], multiplied, self.dtype))
+        self.steps.append(Step("weights · V", [weights[-1], "v"], ["o"], multiplied, self.dtype))
 
     def each(self, name: str, reads: list[str], y: str, flops: int) -> None:
         """A step element by element, as large as what it reads first."""
@@ -148,7 +148,7 @@ def _apart(pre: bool, trained: bool) -> dict[tuple[str, str], str]:
     first, last = ("LayerNorm 2", "LayerNorm 2") if pre else ("LayerNorm 1", "LayerNorm 2")
     found = {
         ("QKV", "scores"): _KEYS,
-        ("· V", "out"): _HEADS,
+        ("weights · V", "out"): _HEADS,
         ("out", first): _ROW,
         ("up", "down"): _INNER,
     }
