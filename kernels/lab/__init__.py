@@ -15,6 +15,7 @@ _PLACES = {
     "alive": "counting.alive",
     "traffic": "counting.traffic",
     "flow": "counting.flow:flow",
+    "launches_by_torch": "counting.by_torch:launches_by_torch",
     "count_op": "counting.op_ledger:count_op",
     "instructions": "counting.instructions:instructions",
     "tile_order": "counting.tile_order",

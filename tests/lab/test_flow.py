@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from kernels.lab.counting import traffic
+from kernels.lab.counting.by_torch import launches_by_torch
 from kernels.lab.counting.flow import Carried, flow
 from kernels.lab.drawing.lifetimes import arcs, lifetimes, offsets
 from kernels.launch import assume_capability
@@ -112,6 +113,15 @@ def test_a_stack_says_whose_tensor_it_is():
         names = [c.name for c in flow(FusedEncoder(made(norm_first=True), 2), X).carried]
     assert names[:2] == ["1.LN(x)", "1.qkv"]
     assert names[-1] == "2.y"
+
+
+@pre_and_post
+def test_where_products_are_pytorchs_a_layer_takes_ten(norm_first):
+    found = launches_by_torch(norm_first)
+    products, norms = found.count("addmm"), found.count("norm_row")
+    assert (products, norms, found.count("attention_forward")) == (4, 2, 1)
+    assert (found.count("add"), found.count("dropped_tile")) == (2, 1)  # residuals, GELU
+    assert len(found) == 10
 
 
 def test_a_call_with_other_operators_is_refused():

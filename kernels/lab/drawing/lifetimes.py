@@ -139,7 +139,7 @@ def arcs(ledger: Ledger, title: str, without: frozenset[str] = frozenset()) -> F
     axes.set(xlim=(-4.0, 6.4), ylim=(len(steps) + 0.5, -0.5), title=title)
     axes.axis("off")
     for number, step in enumerate(steps, 1):
-        axes.text(-0.25, number, short_name(step.name, 22), ha="right", va="center")
+        axes.text(-0.25, number, short_name(step.name.strip("_"), 22), ha="right", va="center")
         axes.plot([0], [number], marker="s", markersize=7, color=page().ink)
     if any(start == 0 for _, _, start, _ in found):
         axes.text(-0.25, 0, "given", ha="right", va="center", style="italic")
