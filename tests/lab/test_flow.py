@@ -1,5 +1,7 @@
 """The data flow of a layer: what moves held to launches that ran, memory held to the workspace."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import nn
@@ -162,7 +164,7 @@ def test_no_two_tensors_share_memory_and_the_picture_is_as_high_as_the_peak(norm
             for place, one in zip(places, found.carried, strict=True)
             if one in found.alive(number)
         )
-        assert all(end <= start for (_, end), (start, _) in zip(spans, spans[1:], strict=False))
+        assert all(end <= start for (_, end), (start, _) in pairwise(spans))
     assert max(p + c.size for p, c in zip(places, found.carried, strict=True)) == found.peak
     axes = lifetimes(found, "A layer").axes[0]
     boxes = [box for box in axes.patches if box.get_gid() in ("needed", "held")]

@@ -2,8 +2,9 @@
 
 A layer runs on CPU tensors that nobody touches, and its launches are written down and not run. So
 any size is told at once, and any card's launches, those of kernels that no interpreter runs too. A
-launch is taken to move each byte of a tensor that it is given once; tests hold that to the ledger of
-launches that are interpreted, and lifetimes to `kernels.ops.layers.workspace`.
+launch is taken to move each byte of a tensor that it is given once, those that pad the sums of
+folded weights among them. Tests hold that to the ledger of launches that are interpreted, and
+lifetimes to `kernels.ops.layers.workspace`.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ import copy
 import weakref
 from dataclasses import dataclass, replace
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from kernels.lab.counting.fake_cuda import replaced
 from kernels.lab.counting.ledger import Ledger, Step, TensorTraffic
 from kernels.lab.counting.operands import distinct_bytes, moves_bytes, tensors_in
 from kernels.lab.counting.our_operators import OURS
@@ -59,7 +60,7 @@ class Carried:
 
 @dataclass(frozen=True)
 class Flow:
-    """The launches of a call, as a ledger whose tensors have names of the layer, and what they carry.
+    """The launches of a call, a ledger whose tensors have the layer's names, and what they carry.
 
     `parameters` are the names of tensors that were there before and are not the input. `operators`
     holds for each launch the number of the operator, from 0, that makes it.
@@ -117,7 +118,7 @@ def flow(
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         if folded:
-            stack.enter_context(mock.patch.object(ways, "folds", lambda *_: True))
+            stack.enter_context(replaced(ways, "folds", lambda *_: True))
         seen = _Seen({"x": x}, dict(mine.named_parameters()))
         stack.enter_context(recording())  # where weights are folded in place, and not by a launch
         stack.enter_context(seen)
@@ -215,8 +216,8 @@ class _Seen(TorchDispatchMode):
         inside: dict[int, _Tensor] = {}
         for launch in launches:
             self._launch(launch.name, launch.grid, _given(launch.arguments), outputs, inside)
-        for one in inside.values():
-            one.until = len(self._steps)
+        for held in inside.values():
+            held.until = len(self._steps)
         for one in tensors_in(result):
             self._follow(one)
         self._n_operators += 1

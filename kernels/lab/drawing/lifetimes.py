@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -92,10 +93,15 @@ def _lifetime(axes: Axes, one: Carried, bottom: float, height: float, color: str
     left, needed = one.writer - 0.5, one.needed_until + 0.5
     if not one.readers:
         needed = one.until + 0.5
-    look = {"facecolor": color, "edgecolor": page().paper, "linewidth": 1}
+    look: dict[str, Any] = {"facecolor": color, "edgecolor": page().paper, "linewidth": 1}
     axes.add_patch(Rectangle((left, bottom), needed - left, height, gid="needed", **look))
     if one.until + 0.5 > needed:
-        held = {"facecolor": "none", "edgecolor": color, "hatch": HELD, "linewidth": 1}
+        held: dict[str, Any] = {
+            "facecolor": "none",
+            "edgecolor": color,
+            "hatch": HELD,
+            "linewidth": 1,
+        }
         axes.add_patch(
             Rectangle((needed, bottom), one.until + 0.5 - needed, height, gid="held", **held)
         )
@@ -115,8 +121,8 @@ def _lifetime(axes: Axes, one: Carried, bottom: float, height: float, color: str
 def arcs(ledger: Ledger, title: str, without: frozenset[str] = frozenset()) -> Figure:
     """Draw who writes what for whom: a line a launch or operator, an arc a tensor and a reader.
 
-    An arc leads down from the step that writes a tensor to one that reads it, as thick as its bytes.
-    Arcs from above the first line are given tensors. `without` names tensors that are left out.
+    An arc leads down from the step that writes a tensor to one that reads it, as thick as it is
+    large. Arcs from above the first line are given tensors. `without` names what is left out.
     """
     steps = ledger.steps
     written: dict[str, int] = {}
@@ -144,7 +150,9 @@ def arcs(ledger: Ledger, title: str, without: frozenset[str] = frozenset()) -> F
     if any(start == 0 for _, _, start, _ in found):
         axes.text(-0.25, 0, "given", ha="right", va="center", style="italic")
         axes.plot([0], [0], marker="o", markersize=6, color=page().muted)
-    reach = {}  # of each tensor its longest arc, where its name stands
+    reach: dict[
+        str, tuple[float, float, int]
+    ] = {}  # of each tensor its longest arc, where its name stands
     for name, size, start, end in found:
         color = CYCLE[names.index(name) % len(CYCLE)]
         wide = 0.6 + 1.6 * (end - start - 1) / max(1, longest - 1)
@@ -174,5 +182,3 @@ def arcs(ledger: Ledger, title: str, without: frozenset[str] = frozenset()) -> F
         axes.plot([2.6], [y], marker="s", markersize=6, color=color)
         axes.text(2.75, y, label, va="center")
     return figure
-
-

@@ -115,7 +115,7 @@ def lifetimes_explorer(
     """Return a page with the memory of layers over their launches, and a cursor to move.
 
     `flows` has a data flow by the name to choose it by, as `kernels.lab.flow` returns it. The
-    cursor stands at `launch`, from 1, of the one numbered `chosen`, from 0. It tells what the launch
+    cursor stands at `launch`, from 1, of the one numbered `chosen`, from 0. It tells what that one
     reads and writes, what memory is taken, and what of it nobody reads any more. ValueError without
     a flow; TraitError names a number that is out of range.
     """
