@@ -48,6 +48,8 @@ _PLACES = {
     "RooflineExplorer": "drawing.explorers:RooflineExplorer",
     "SectorExplorer": "drawing.explorers:SectorExplorer",
     "TilerExplorer": "drawing.explorers:TilerExplorer",
+    "Step": "drawing.explorers.fusion.chain:Step",
+    "fusion": "drawing.explorers.fusion.call:fusion",
     "attention_stepper": "drawing.explorers:attention_stepper",
     "replay": "drawing.explorers.replay.widget:replay",
     # cards
