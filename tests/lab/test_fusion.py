@@ -324,7 +324,7 @@ def test_the_page_adds_up_as_python_does():
 
 
 def a_state(page, **changes):
-    keys = "chains cards slides dtype chain sizes closed card launched".split()
+    keys = "chains cards names slides dtype chain sizes closed card launched".split()
     return {key: getattr(page, key) for key in keys} | {"cards": [CARD], "card": "a"} | changes
 
 

@@ -11,7 +11,7 @@ from kernels.lab import Step, fusion
 from kernels.lab.drawing.explorers.fusion.widget import FusionExplorer, fusion_cards
 from tests.lab.test_explorers import CHROMIUM, PAGE
 
-STATE = "chains cards slides dtype chain sizes closed card launched".split()
+STATE = "chains cards names slides dtype chain sizes closed card launched".split()
 STEPS = [Step("one", ["x"], ["a"]), Step("two", ["a"], ["y"])]
 SIZES = {"x": 1, "a": 2, "y": 3}
 

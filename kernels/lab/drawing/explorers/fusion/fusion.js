@@ -61,7 +61,8 @@ function figuresOf({ now, open }) {
 
 /** A launch beside its first step. */
 function launchOf(one, number) {
-  const time = one.timeUs === null ? "" : `, ${duration(one.timeUs)} ${one.bound}-bound`;
+  const short = one.timeUs < 1e-3 ? "less than 1 ns" : duration(one.timeUs ?? 0);
+  const time = one.timeUs === null ? "" : `, ${short} ${one.bound}-bound`;
   return [element("b", {}, `Launch ${number + 1}`),
     ` ${bytes(one.read + one.write)}${time}; ${bytes(one.alive)} alive`];
 }
@@ -134,9 +135,9 @@ const matches = ({ chains, chain, closed }) =>
 
 const BARS = "Bars: plain blue waits for bytes, striped orange for arithmetic, grey is the launch " +
   "itself; numbers are launches. A framed box of steps is a launch.";
-const LAUNCHED = [["graph", "replayed as a graph"], ["host", "from Python, one by one"]];
+const LAUNCHED = [["graph", "as a graph"], ["host", "from Python"]];
 const CHOICES = ["chain", "sizes", "closed", "card", "launched"];
-const GIVEN = ["chains", "cards", "dtype"];
+const GIVEN = ["chains", "cards", "names", "dtype"];
 let stripes = 0;
 
 function render({ model, el }) {
