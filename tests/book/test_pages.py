@@ -102,10 +102,8 @@ attention_stepper(causal=True, tile=1)
 FUSION = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
-from IPython.display import display
-from kernels.lab import RooflineExplorer, fusion
-# The second brings its style again, behind that of the first.
-display(fusion("encoder_pre", closed="book", card="h100-sxm"), RooflineExplorer())
+from kernels.lab import fusion
+fusion("encoder_pre", closed="book", card="h100-sxm")
 """
 
 
@@ -191,8 +189,6 @@ def test_the_fusion_explorer_answers_to_keys_and_mouse(
     spoken, joint = ".fk-fusion .text", ".fk-fusion .joint button"
     actions = [
         ("wait", f"{spoken}:not(:empty)", ""),
-        ("wait", ".fk-explorer:not(.fk-fusion) dl", ""),
-        ("read", joint, "offsetWidth"),
         ("read", ".fk-fusion dl", "textContent"),
         ("press", joint, "Enter"),
         ("read", spoken, "textContent"),
@@ -213,8 +209,7 @@ def test_the_fusion_explorer_answers_to_keys_and_mouse(
         axe=WIDTHS,
         actions=actions,
     )
-    wide, figures, closed, opened, apart, training, launches, barred = report["values"]
-    assert wide > 60
+    figures, closed, opened, apart, training, launches, barred = report["values"]
     assert figures.startswith("Launches712 with all openBytes moved898 MB")
     assert closed.startswith("LayerNorm 1 and QKV are one launch now: 67.1 MB and ")
     assert opened.startswith("LayerNorm 1 and QKV are two launches now: 67.1 MB and ")

@@ -59,12 +59,15 @@ function figuresOf({ now, open }) {
   ];
 }
 
+/** A text in which no line breaks between a number and its unit. */
+const tied = (text) => text.replace(/(\d) (?=[kMGTPnµm]?[Bs]\b)/g, "$1\u00a0");
+
 /** A launch beside its first step. */
 function launchOf(one, number) {
   const short = one.timeUs < 1e-3 ? "less than 1 ns" : duration(one.timeUs ?? 0);
   const time = one.timeUs === null ? "" : `, ${short} ${one.bound}-bound`;
   return [element("b", {}, `Launch ${number + 1}`),
-    ` ${bytes(one.read + one.write)}${time}; ${bytes(one.alive)} alive`];
+    tied(` ${bytes(one.read + one.write)}${time}; ${bytes(one.alive)} alive`)];
 }
 
 /** The rows of a chain’s steps and joints, made once a chain, so that a joint keeps the focus. */
@@ -107,10 +110,9 @@ function showRows(rows, found) {
       text.replaceChildren(one.why);
       return;
     }
-    const gain = element("b", {}, one.shut ? `saves ${savings(one)}`
-      : `closing saves ${savings(one)}`);
+    const gain = element("b", {}, tied(`${one.shut ? "saves" : "closing saves"} ${savings(one)}`));
     const takes = after.takes && element("small", {}, after.takes);
-    text.replaceChildren(`${one.words}: `, gain, ...(takes ? [" ", takes] : []));
+    text.replaceChildren(`${one.words}: `, gain, ...(takes ? [". ", takes] : []));
   });
 }
 
@@ -208,6 +210,7 @@ function render({ model, el }) {
     picture.toggleAttribute("hidden", shapes.length === 0);
     picture.setAttribute("width", width);
     picture.setAttribute("height", height);
+    picture.setAttribute("viewBox", `0 0 ${width} ${height}`);  // on paper it shrinks
     const pattern = drawing("pattern", { id: stripe, width: 6, height: 6,
       patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" });
     pattern.append(drawing("rect", { width: 6, height: 6, class: "compute-ground" }),
