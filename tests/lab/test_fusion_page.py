@@ -261,7 +261,7 @@ def test_the_page_answers(tmp_path):
     assert training[1].startswith("Encoder layer, pre-LN, training")
     assert shown == ["encoder_pre_training", 16, 10]
     assert still == "6"
-    assert mine == ["3", "this book's layer on Hopper"]
+    assert mine == ["own", "a choice of your own"]
     assert "Python, with 15.0 µs for a launch, can’t keep up" not in host[1]
     assert "No bf16 peak of Tesla T4 is at hand" in lacks[1]
     size, fits, labelled, smallest = rest

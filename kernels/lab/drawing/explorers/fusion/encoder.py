@@ -35,7 +35,7 @@ _FOLD = (
     "This book's layer does it on Hopper: the weights carry γ, and mean and scale are put right in "
     "the sums. Elsewhere each column of tiles would normalise its rows again."
 )
-_FOLD_TOO = "As for the first norm. This book's layer keeps this one apart."
+_FOLD_TOO = "As for the first norm."
 _FOLD_EACH = "Weights change at every step, so γ would be folded into them anew each time."
 _EPILOGUE = "An epilogue: it works on the product's sums before they are stored (chapter 11)."
 _PROLOGUE = "Each column of tiles would compute it again for the rows that it reads."
@@ -190,7 +190,7 @@ def _presets(pre: bool, trained: bool) -> tuple[Preset, ...]:
         Preset("open", "eager: every step a launch"),
         Preset("torch", "PyTorch's layer in inference", (*attention, "up")),
         Preset("book", "this book's layer", book),
-        *([Preset("hopper", "this book's layer on Hopper", (*first, *book))] if pre else []),
+        *([Preset("hopper", "this book's layer on Hopper", everything)] if pre else []),
         Preset("everything", "everything that can be closed", everything),
     )
 
