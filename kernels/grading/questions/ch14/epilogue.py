@@ -134,18 +134,19 @@ def _models(case: Case) -> Iterator[tuple[str, Tensor]]:
         "Every row adds the residual's first row: row m of y takes row m of it.",
         total + bias + residual[:1],
     )
+    row, col = torch.arange(m)[:, None], torch.arange(n)[None, :]
     for edge in _STEPS:
+        for at in ((row % edge, col % edge), (row % edge, col), (row, col % edge)):
+            yield (
+                "Each tile takes the first rows or columns of the residual: they are counted from "
+                "the matrix' first.",
+                total + bias + residual[at],
+            )
+    for turned in (residual.T.reshape(m, n), residual.reshape(n, m).T):
         yield (
-            "Each tile takes the first rows and columns of the residual: they are counted from the "
-            "matrix' first.",
-            total
-            + bias
-            + residual[torch.arange(m)[:, None] % edge, torch.arange(n)[None, :] % edge],
+            "The residual is read transposed: element [m, n] lies at m * N + n.",
+            total + bias + turned,
         )
-    yield (
-        "The residual is read transposed: element [m, n] lies at m * N + n.",
-        total + bias + residual.T.reshape(m, n),
-    )
     yield "y is stored transposed: element [m, n] lies at m · N + n.", y.T.reshape(m, n)
     if n == k:
         yield "That is x · weight: output n takes row n of weight.", x @ weight + bias + residual
