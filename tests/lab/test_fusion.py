@@ -1,0 +1,405 @@
+"""The fusion explorer's sums: by hand, beside the ledger and the layer's memory, in the page."""
+
+import json
+import math
+import random
+import shutil
+import subprocess
+
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from kernels.lab import Step, fusion
+from kernels.lab.counting import aten, traffic
+from kernels.lab.counting.alive import Alive
+from kernels.lab.counting.op_ledger import count_op
+from kernels.lab.drawing.explorers.fusion import model
+from kernels.lab.drawing.explorers.fusion.call import NAMED
+from kernels.lab.drawing.explorers.fusion.chain import total
+from kernels.lab.drawing.explorers.fusion.widget import FusionExplorer
+from kernels.lab.records.data import recordings
+from kernels.ops.layers.encoder_layer import FusedEncoderLayer
+from kernels.ops.layers.workspace import workspace_bytes
+from kernels.ops.prologues import ways
+from kernels.registry import get
+from tests.lab.test_explorers import NODE, needs_node
+from tests.ops.test_encoder_counted import (
+    BATCH,
+    BF16,
+    HEADS,
+    INNER,
+    LENGTH,
+    WIDTH,
+    X,
+    made,
+    names,
+    peak,
+)
+
+SMALL = (16, 1000)
+POINTWISE = [name for name in NAMED if not name.startswith("encoder")]
+needs_gpp = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator needs g++")
+both_norms = pytest.mark.parametrize("pre", [True, False], ids=["pre", "post"])
+
+
+def layer(pre, closed="open", inner=INNER):
+    name = "encoder_pre" if pre else "encoder_post"
+    return fusion(name, (BATCH, LENGTH, WIDTH), heads=HEADS, inner=inner, closed=closed)
+
+
+def moved(plan_or_ledger):
+    """Bytes read and written, launch by launch."""
+    if isinstance(plan_or_ledger, model.Plan):
+        return [(one.read, one.write) for one in plan_or_ledger.launches]
+    return [(step.read_unique, step.write_unique) for step in plan_or_ledger.steps]
+
+
+# --------------------------------------------------------------------------------------- by hand
+
+
+def a_chain(closed=(False, False, False), kept=()):
+    steps = [
+        Step("first", ["x", "w"], ["a"], flops=100),
+        Step("second", ["a"], ["b", "more"]),
+        Step("third", ["b", "x"], ["c"], flops=5e6, arithmetic="bf16"),
+        Step("fourth", ["c", "a"], ["y"], holds=["b"]),
+    ]
+    tensors = {"x": 1000, "w": 10, "a": 100, "b": 200, "more": 7, "c": 300, "y": 50}
+    return fusion(steps, tensors=tensors, kept=kept, closed=closed)
+
+
+@pytest.mark.parametrize(
+    ("closed", "reads", "writes", "alive"),
+    [
+        # b is held to the end; more and y are outputs, which nobody reads.
+        ((0, 0, 0), (1010, 100, 1200, 400), (100, 207, 300, 50), (100, 307, 607, 657)),
+        # a is written for the fourth step; x is read once by each launch.
+        ((1, 0, 0), (1010, 1200, 400), (307, 300, 50), (307, 607, 657)),
+        ((0, 1, 0), (1010, 1100, 400), (100, 307, 50), (100, 407, 457)),
+        ((1, 1, 0), (1010, 400), (407, 50), (407, 457)),
+        ((1, 1, 1), (1010,), (57,), (57,)),
+    ],
+)
+def test_bytes_and_memory_by_hand(closed, reads, writes, alive):
+    found = a_chain([bool(shut) for shut in closed]).plan()
+    assert tuple(one.read for one in found.launches) == reads
+    assert tuple(one.write for one in found.launches) == writes
+    assert tuple(one.alive for one in found.launches) == alive
+    assert found.bytes_moved == sum(reads) + sum(writes)
+    assert found.memory_bytes == max(alive)
+
+
+def test_what_is_kept_is_written_and_stays_alive():
+    found = a_chain([True, True, True], kept=["c"]).plan()
+    assert [(one.write, one.alive) for one in found.launches] == [(357, 357)]
+    assert a_chain(kept=["a"]).plan().launches[-1].alive == a_chain().plan().launches[-1].alive
+    assert a_chain(kept=["c"]).plan().memory_bytes == 657
+    assert a_chain(kept=["a", "b"]).plan().launches[2].alive == 607
+
+
+CARD = {
+    "key": "a-card",
+    "slug": "a",
+    "name": "Card A",
+    "label": "made up",
+    "bandwidth": 1e9,  # 1000 bytes are 1 µs
+    "peaks": {"fp32": 1e9, "bf16": 1e12},
+    "sources": [{"text": "a test", "url": ""}],
+    "launch_us": 0.5,
+    "host_us": 3.0,
+    "launch_of": "Card B",
+}
+
+
+def test_times_by_hand():
+    chain = a_chain()._chains["own"]
+    found = model.plan(chain, {}, [False, False, False], CARD)
+    assert [one.time_us for one in found.launches] == pytest.approx([1.11, 0.307, 5.0, 0.45])
+    assert [one.bound for one in found.launches] == ["memory", "memory", "compute", "memory"]
+    assert found.time_us == pytest.approx(1.11 + 0.307 + 5.0 + 0.45 + 4 * 0.5)
+    # From Python a launch takes 3 µs: four of them are longer than what the card needs.
+    assert model.plan(chain, {}, [False, False, False], CARD, "host").time_us == 12
+    assert model.plan(chain, {}, [True, True, True], CARD, "host").time_us == pytest.approx(5.5)
+    without = CARD | {"peaks": {"fp32": 1e9}}
+    assert model.plan(chain, {}, [False, False, False], without).time_us is None
+    assert model.plan(chain, {}, [False, False, False], None).time_us is None
+
+
+def test_a_launch_takes_what_was_recorded():
+    cards = {card["key"]: card for card in fusion("encoder_pre").cards}
+    (recording,) = (one for one in recordings("ceilings") if one.gpu == "h200")
+    took = {row.timing: row.time_us_p50 for row in recording.select(op="launch")}
+    for key in ("h200-measured", "h200-maker"):
+        assert (cards[key]["launch_us"], cards[key]["host_us"]) == (took["graph"], took["host"])
+        assert cards[key]["launch_of"] == recording.provenance["card"]["name"]
+    assert cards["t4-maker"]["launch_of"] != "Tesla T4"  # another's, and the page says so
+
+
+# ----------------------------------------------------------------------------- beside the ledger
+
+
+@needs_gpp
+@pytest.mark.parametrize("name", POINTWISE)
+@pytest.mark.parametrize(("closed", "variant"), [("open", "unfused_cuda"), ("everything", "fused")])
+def test_a_chain_of_pointwise_steps_moves_what_the_ledger_counts(name, closed, variant):
+    found = fusion(name, SMALL, closed=closed)
+    assert moved(found.plan()) == moved(count_op(get(name), variant, SMALL, BF16))
+    cost = get(name).cost(SMALL, BF16, "fwd")
+    chain = found._chains[name]
+    assert sum(total(step.flops, found.sizes) for step in chain.steps) == cost.flops
+
+
+def test_pytorchs_chain_moves_its_mask_and_its_statistics_too():
+    name, (rows, cols) = "layernorm_gelu_dropout_residual", SMALL
+    theirs = count_op(get(name), "torch", SMALL, BF16)
+    mask, statistics, seed = rows * cols, 2 * 4 * rows, 16
+    found = fusion(name, SMALL).plan()
+    assert len(found.launches) == theirs.aten_ops
+    assert theirs.bytes_unique == found.bytes_moved + mask + statistics - seed
+
+
+@both_norms
+def test_this_books_layer_moves_what_the_ledger_counts(pre):
+    counted = aten.count(made(norm_first=pre).eval(), X)
+    assert moved(layer(pre, "book").plan()) == moved(counted)
+
+
+@both_norms
+def test_its_training_moves_what_the_ledger_counts(pre):
+    counted, _ = aten.count_training(made(norm_first=pre), X)
+    assert moved(layer(pre, "training").plan()) == moved(counted)
+
+
+def test_on_hopper_it_takes_one_launch_fewer(monkeypatch):
+    monkeypatch.setattr(ways, "folds", lambda *_: True)  # `test_prologues` holds when it says so
+    counted = traffic.count(made(norm_first=True).eval().requires_grad_(False), X)
+    found = layer(True, "hopper").plan()
+    assert len(found.launches) == len(names(counted)) == 6
+    assert moved(found)[1:] == moved(counted)[1:]
+    # γ and β are in the weights; in their place each column has a sum of its weights, in fp32, and
+    # its bias is in fp32 too.
+    (read, write), (theirs, their_write) = moved(found)[0], moved(counted)[0]
+    assert write == their_write
+    assert theirs - read == 3 * WIDTH * (4 + 4 - 2) - 2 * WIDTH * 2
+
+
+@both_norms
+def test_pytorchs_layer_moves_its_statistics_too(pre):
+    counted = aten.count(made(nn.TransformerEncoderLayer, norm_first=pre).eval(), X)
+    found = layer(pre, "torch").plan()
+    assert len(found.launches) == counted.aten_ops
+    statistics = 2 * 4 * BATCH * LENGTH  # of a norm two numbers of fp32 a row
+    for one, step in zip(found.launches, counted.steps, strict=True):
+        more = statistics if step.name == "native_layer_norm" else 0
+        assert step.write_unique == one.write + more
+        # The ledger of operators takes q, k and v, views of one tensor, for one of them.
+        if "attention" not in step.name:
+            assert step.read_unique == one.read
+
+
+@both_norms
+@pytest.mark.parametrize("inner", [8, INNER, 64])
+def test_its_memory_is_the_layers_workspace_and_what_is_alive(pre, inner):
+    torch.manual_seed(0)
+    told = {"batch_first": True, "norm_first": pre, "activation": "gelu", "dtype": BF16}
+    ours = FusedEncoderLayer(WIDTH, HEADS, inner, **told)
+    found = layer(pre, "book", inner).plan().memory_bytes
+    assert found == workspace_bytes(ours, BATCH, LENGTH, 2, grain=1)
+    assert peak(ours) - found in (0, 4)  # attention returns one fp32 for its absent log-sum-exp
+
+
+@both_norms
+def test_its_memory_in_training_is_what_is_alive_in_the_forward(pre):
+    with FakeTensorMode():
+        ours, x = made(norm_first=pre), torch.empty(X.shape, dtype=BF16, requires_grad=True)
+        with Alive(list(ours.parameters()), x) as alive:
+            y = ours(x)
+            behind = alive.now
+    found = layer(pre, "training").plan()
+    assert found.memory_bytes == alive.peak
+    last = found.launches[-1]
+    assert behind == last.alive - y.nbytes  # what the last launch read and nobody keeps is gone
+
+
+# --------------------------------------------------------------------------------------- choices
+
+
+def every_chain():
+    found = {}
+    for name in NAMED:
+        shape = (2, 64, 128) if name.startswith("encoder") else SMALL
+        found |= {key: (one, name, shape) for key, one in fusion(name, shape)._chains.items()}
+    return found
+
+
+@pytest.mark.parametrize("key", every_chain())
+def test_presets_can_be_chosen_and_the_last_leaves_nothing_to_close(key):
+    chain, name, shape = every_chain()[key]
+    launches = []
+    for one in chain.presets:
+        closed = chain.closed(one)
+        assert model.fault(chain, closed) is None
+        assert set(one.closed_behind) <= {step.name for step in chain.steps[:-1]}
+        page = fusion(name, shape, closed=one.key)
+        assert (page.chain, page.closed) == (key, closed)
+        launches.append(len(page.plan().launches))
+    assert launches == sorted(launches, reverse=True)
+    assert launches[0] == len(chain.steps)
+    most = chain.closed(chain.presets[-1])
+    assert all(shut or model.barred(chain, most, at) for at, shut in enumerate(most))
+
+
+def test_a_joint_is_barred_by_what_stands_in_one_launch_with_its_neighbours():
+    chain = layer(True)._chains["encoder_pre"]
+    place = {step.name: at for at, step in enumerate(chain.steps)}
+    closed = [False] * chain.joints
+    behind = place["residual 1"]
+    assert model.barred(chain, closed, behind) is None  # a norm behind a sum of two tensors
+    closed[place["out"]] = True  # and now behind a product
+    assert model.barred(chain, closed, behind).startswith("A norm needs the whole row")
+    closed[behind] = True
+    assert model.fault(chain, closed).startswith("'out' and 'LayerNorm 2' can't be one launch: A")
+    assert model.barred(chain, closed, place["QKV"]).startswith("A query's scores need the keys")
+
+
+# ---------------------------------------------------------------------------------- in the page
+
+
+def run_js(expression, *values):
+    script = f"{FusionExplorer._esm}\nconst values = {json.dumps(values)};\n"
+    script += f"console.log(JSON.stringify({expression}));"
+    command = [NODE, "--input-type=module"]
+    done = subprocess.run(command, input=script, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def choices():
+    """Chains of all kinds with joints closed at random, on two cards, launched either way."""
+    draw = random.Random(0)
+    own = a_chain(kept=["a"])
+    chains = [(chain, fusion(name, shape).sizes) for chain, name, shape in every_chain().values()]
+    for chain, sizes in [*chains, (own._chains["own"], {})]:
+        for likely in (0.0, 0.3, 0.7, 1.0):
+            closed = [False] * chain.joints
+            for joint in draw.sample(range(chain.joints), chain.joints):
+                free = model.barred(chain, closed, joint) is None
+                closed[joint] = free and draw.random() < likely
+            for card in (CARD, CARD | {"peaks": {"fp32": 1e9}}, None):
+                yield chain, sizes, closed, card, draw.choice(model.LAUNCHED)
+
+
+@needs_node
+def test_the_page_adds_up_as_python_does():
+    told = list(choices())
+    given = [(chain.as_data(), *rest) for chain, *rest in told]
+    found = run_js(
+        "values.map(([c, s, closed, card, l]) => ({ plan: plan(c, s, closed, card, l), "
+        "barred: closed.map((shut, at) => (shut ? null : barred(c, closed, at))) }))",
+        *given,
+    )
+    barred = 0
+    for (chain, sizes, closed, card, launched), theirs in zip(told, found, strict=True):
+        ours = model.plan(chain, sizes, closed, card, launched)
+        page = theirs["plan"]
+        assert (page["moved"], page["memory"]) == (ours.bytes_moved, ours.memory_bytes)
+        assert page["timeUs"] == (None if ours.time_us is None else pytest.approx(ours.time_us))
+        for one, launch in zip(page["launches"], ours.launches, strict=True):
+            assert tuple(chain.steps[at].name for at in one["steps"]) == launch.steps
+            assert [one[name] for name in ("read", "write", "alive")] == [
+                launch.read,
+                launch.write,
+                launch.alive,
+            ]
+            time = None if launch.time_us is None else pytest.approx(launch.time_us)
+            assert (one["timeUs"], one["bound"]) == (time, launch.bound)
+        reasons = [
+            None if shut else model.barred(chain, closed, at) for at, shut in enumerate(closed)
+        ]
+        assert theirs["barred"] == reasons
+        barred += sum(why is not None for why in reasons)
+    assert barred > 20
+
+
+def a_state(page, **changes):
+    keys = "chains cards slides dtype chain sizes closed card launched".split()
+    return {key: getattr(page, key) for key in keys} | {"cards": [CARD], "card": "a"} | changes
+
+
+@needs_node
+def test_a_joint_says_what_closing_it_saves():
+    own = a_state(a_chain())
+    shut = own | {"closed": [True, False, True]}
+    kept = a_state(a_chain(kept=["b"]), closed=[False, True, False])
+    opened, closed, written = (
+        [(one["words"], one.get("saved")) for one in joints]
+        for joints in run_js("values.map((one) => reckon(one).joints)", own, shut, kept)
+    )
+    assert opened == [
+        ("a is read back", 100),  # the fourth step reads a too
+        ("b is written and read back", 400),
+        ("c is written and read back", 600),
+    ]
+    assert closed[0] == ("a is still written (a later step reads it)", 100)
+    assert closed[2] == ("c never leaves the launch", 600)
+    assert written[1] == ("b is still written (it is kept)", 200)
+    x_twice = a_state(a_chain(), closed=[True, False, False])
+    assert run_js("reckon(values[0]).joints[1]", x_twice)["words"] == (
+        "b is written and read back; x is read twice"
+    )
+
+
+@needs_node
+def test_the_sentences_say_what_the_figures_show():
+    page = fusion("bias_gelu_dropout_residual", (1000, 500))
+    said, changed, unknown, lacks = run_js(
+        "[words(values[0], reckon(values[0])), changed(reckon(values[0]).chain, 0, true, "
+        "reckon(values[0])), words(values[1], reckon(values[1])), "
+        "words(values[2], reckon(values[2]))]",
+        a_state(page, closed=[True, False, False]),
+        a_state(page, card="rtx-3060"),
+        a_state(layer(True), cards=[CARD | {"peaks": {"fp32": 1e9}}]),
+    )
+    assert said == [
+        "Bias, GELU, dropout, residual (rows 1000, cols 500; bf16): 4 steps in 3 launches, which "
+        "move 7.00 MB; with every joint open it is 4 launches and 9.00 MB.",
+        "Most memory, 2.00 MB, is taken in launch 2, where g and d are alive.",
+        "On Card A it takes at least 10.0 ms: 5000 µs wait for bytes, 5000 µs wait for arithmetic "
+        "and 1.50 µs are the launches themselves. With every joint open it would be 11.5 ms.",
+    ]
+    assert changed == "bias and GELU are one launch now: 2.00 MB and 1502 µs less."
+    assert "The card “rtx-3060” is unknown: no ceilings of it are at hand" in unknown[2]
+    assert lacks[2] == "No bf16 peak of Card A is at hand, so its time can’t be told."
+
+
+@needs_node
+def test_what_python_cannot_launch_in_time_is_said():
+    told = a_state(layer(True, "book"), launched="host")
+    found = run_js("words(values[0], reckon(values[0])).at(-1)", told)
+    assert found.startswith("Python, with 3.00 µs for a launch, can’t keep up: the card would need")
+    slow = told | {"cards": [CARD | {"host_us": 0.1}]}
+    assert "Python" not in run_js("words(values[0], reckon(values[0])).at(-1)", slow)
+
+
+@needs_node
+def test_the_bars_stay_inside_their_box():
+    pages = (layer(True, "book"), a_chain(), layer(False, "training"))
+    states = [a_state(page, launched=one) for page in pages for one in model.LAUNCHED]
+    unknown = a_state(a_chain(), card="rtx-3060")
+    widths = (300, 640)
+    *charts, none = run_js(
+        "values[1].flatMap((w) => values[0].map((one) => timeChart(reckon(one), w)))",
+        [*states, unknown],
+        widths,
+    )
+    assert none["shapes"] == []
+    del charts[len(states)]  # the same at the first width
+    for number, chart in enumerate(charts):
+        width = widths[number // len(states)]
+        assert chart["shapes"]
+        for tag, box, _ in chart["shapes"]:
+            assert 0 <= box.get("x", 0) + box.get("width", 0) <= width - 40
+            assert 0 <= box.get("y", 0) + box.get("height", 0) <= chart["height"]
+            assert tag != "rect" or math.isfinite(box["width"])
