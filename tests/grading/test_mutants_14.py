@@ -15,12 +15,13 @@ CHANGED = {
     "14.2": (
         "q2-answer",
         (
-            ("last readers", r"times\[0\]", "times[-1]"),
-            ("all that is read", r" if len\(times\) == 2", ""),
-            ("what is read once", r"len\(times\) == 2", "len(times) == 1"),
-            ("two words", r'"pre" if firsts == \{1\} else "pre, one norm in a product"', '"pre"'),
-            ("changed places", r"firsts == \{1\}", "firsts != {1}"),
-            ("three times", r"1 not in firsts", "3 not in firsts"),
+            ("last readers", r"found\[0\]", "found[-1]"),
+            ("all that is read", r" if len\(found\) == 2", ""),
+            ("what is read once", r"len\(found\) == 2", "len(found) == 1"),
+            ("no sum", r"len\(launch.reads\) == 1 and ", ""),
+            ("two words", r'else "pre, norms in products"', 'else "post"'),
+            ("changed places", r'return "post"', 'return "pre"'),
+            ("not who wrote it", r"name in residuals for name in launch.writes", "False"),
         ),
     ),
     "14.4": (

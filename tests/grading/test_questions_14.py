@@ -22,7 +22,7 @@ def counted_by_a_launch(*args):
 
 RIGHT = {
     "14.1": (s.layer_bytes, s.layer_bytes_row_by_row, s.moved_with()),
-    "14.2": (s.norm_place, s.norm_place_by_writers),
+    "14.2": (s.norm_place, s.norm_place_by_counting),
     "14.3": (s.head_strides, s.head_strides_by_a_view, s.strides_with()),
     "14.4": (s.attend, s.attend_by_pytorch, s.attend_head_by_head),
     "14.5": (s.mask_bytes, s.masks_with()),

@@ -41,8 +41,8 @@ register(
         more_hints=(
             "A residual is read twice: by the launch that begins its half of the layer, and by the "
             "one that adds it.",
-            "How large is what the first of the two writes, beside the residual itself: as large, "
-            "three times, or I / E times?",
+            "Is what the first of the two writes as large as the residual? If not, who wrote the "
+            "residual: a launch that reads one tensor, or a sum of two?",
         ),
         grade=grade_ledgers,
     )

@@ -67,8 +67,14 @@ FUSED_POST: Steps = (
     Step("product + residual", ("g", "h"), "t"),
     Step("norm", ("t",), "y"),
 )
-# The first norm inside of the product, as on cards where that is one launch.
-FOLDED: Steps = (Step("norm + product", ("x",), "qkv"), *FUSED[2:])
+# Both norms inside of the products behind them, as on cards where that is one launch.
+FOLDED: Steps = (
+    Step("norm + product", ("x",), "qkv"),
+    Step("attention", ("qkv",), "o"),
+    Step("product + residual", ("o", "x"), "h"),
+    Step("norm + product + GELU", ("h",), "g"),
+    Step("product + residual", ("g", "h"), "y"),
+)
 
 _WIDE: Mapping[str, tuple[int, int]] = {
     "qkv": (3, 0),

@@ -27,11 +27,11 @@ class Launch(NamedTuple):
 
 
 Ledger = tuple[Launch, ...]
-VERDICTS = ("pre", "pre, one norm in a product", "post")
+VERDICTS = ("pre", "pre, norms in products", "post")
 _KINDS: tuple[tuple[str, Steps], ...] = (
     ("pre", OPERATORS),
     ("pre", FUSED),
-    ("pre, one norm in a product", FOLDED),
+    ("pre, norms in products", FOLDED),
     ("post", OPERATORS_POST),
     ("post", FUSED_POST),
 )
@@ -79,21 +79,13 @@ def sample_ledgers() -> list[Ledger]:
     return [_ledger(rng, steps, 64, 256, 100, 2)[: len(steps) + 1] for steps in kinds]
 
 
-def _ways(ledger: Ledger) -> set[int]:
-    """How wide what the first reader of a tensor read twice leaves, in widths of that tensor."""
-    readers: dict[str, list[int]] = defaultdict(list)
+def _residuals(ledger: Ledger) -> dict[str, Launch]:
+    """The tensors that two launches read, each with the first of these."""
+    readers: dict[str, list[Launch]] = defaultdict(list)
     for launch in ledger:
-        for name, size in launch.reads.items():
-            readers[name].append(sum(launch.writes.values()) // size)
-    return {found[0] for found in readers.values() if len(found) == 2}
-
-
-def where(ledger: Ledger) -> str:
-    """The right word: a residual goes past a norm, past a product that has one, or comes behind."""
-    ways = _ways(ledger)
-    if 1 not in ways:
-        return "post"
-    return "pre" if ways == {1} else "pre, one norm in a product"
+        for name in launch.reads:
+            readers[name].append(launch)
+    return {name: found[0] for name, found in readers.items() if len(found) == 2}
 
 
 def _same(launch: Launch) -> bool:
@@ -101,33 +93,57 @@ def _same(launch: Launch) -> bool:
     return len(launch.reads) == 1 and {*launch.reads.values()} == {*launch.writes.values()}
 
 
-def _by_first(ledger: Ledger) -> str:
-    return "pre" if _same(ledger[0]) else "post"
+def _past_a_norm(ledger: Ledger) -> bool:
+    """Whether residuals are read first by what writes as much, a norm."""
+    return any(_same(launch) for launch in _residuals(ledger).values())
 
 
-def _by_last(ledger: Ledger) -> str:
-    return "post" if _same(ledger[-1]) else "pre"
+def _behind_a_norm(ledger: Ledger) -> bool:
+    """Whether residuals are what a norm wrote."""
+    residuals = _residuals(ledger)
+    return any(_same(one) and not residuals.keys().isdisjoint(one.writes) for one in ledger)
 
 
+def where(ledger: Ledger) -> str:
+    """The right word: who reads a residual first, and who wrote it."""
+    if _behind_a_norm(ledger):
+        return "post"
+    return "pre" if _past_a_norm(ledger) else "pre, norms in products"
+
+
+_WHO_ELSE = "Look at who else reads what a launch reads."
 _MISTAKES = (
     (
-        "A ledger is cut anywhere: its first launch need not be a layer's first. Look who else "
-        "reads what a launch reads.",
-        _by_first,
+        f"A ledger is cut anywhere: its first launch need not be a layer's first. {_WHO_ELSE}",
+        lambda ledger: "pre" if _same(ledger[0]) else "post",
     ),
     (
-        "A ledger is cut anywhere: its last launch need not be a layer's last. Look who else "
-        "reads what a launch reads.",
-        _by_last,
+        f"A ledger is cut anywhere: its last launch need not be a layer's last. {_WHO_ELSE}",
+        lambda ledger: "post" if _same(ledger[-1]) else "pre",
     ),
     (
-        "Every ledger here has launches that read a tensor and write one as large. Whether it is "
-        "pre-LN shows in the residual: is it what the norm read, or what it wrote?",
-        lambda ledger: "pre" if any(_same(launch) for launch in ledger) else "post",
+        "A launch that reads a tensor and writes one as large is in every ledger where norms are "
+        "launches. What counts is the residual: is it what the norm read, or what it wrote?",
+        lambda ledger: "pre" if any(map(_same, ledger)) else "pre, norms in products",
     ),
     (
-        "You tell pre from post. In some pre-LN ledgers the norm in front of QKV is no launch: "
-        "there the residual of the one half is read by a norm, that of the other by a product.",
+        "A launch that reads a tensor and writes one as large is in every ledger where norms are "
+        "launches. What counts is the residual: is it what the norm read, or what it wrote?",
+        lambda ledger: "post" if any(map(_same, ledger)) else "pre, norms in products",
+    ),
+    (
+        "A residual that a product reads first, and no norm, is not yet post-LN: the norm may "
+        "stand in that product. Who wrote the residual?",
+        lambda ledger: "pre" if _past_a_norm(ledger) else "post",
+    ),
+    (
+        "A residual that a product reads first, and no norm, is not yet pre-LN with its norms in "
+        "products: in post-LN it is so too. Who wrote the residual?",
+        lambda ledger: "pre" if _past_a_norm(ledger) else "pre, norms in products",
+    ),
+    (
+        "You tell pre from post. Where the norms of pre-LN stand in products, no launch writes as "
+        "much as it reads.",
         lambda ledger: where(ledger).partition(",")[0],
     ),
     (
@@ -135,21 +151,15 @@ _MISTAKES = (
         "it first.",
         lambda ledger: {"pre": "post", "post": "pre"}.get(where(ledger), where(ledger)),
     ),
-    (
-        "A residual that a product reads, and no norm, is post-LN as well: one norm in a product "
-        "leaves the other norm where it shows.",
-        lambda ledger: "pre, one norm in a product" if len(_ways(ledger)) > 1 or 1 not in
-        _ways(ledger) else "pre",
-    ),
-)  # fmt: skip
+)
 _TELLS = {
     "pre": "Each residual is read twice: by a launch that writes as much as it read, the norm, and "
     "then by the one that adds it.",
-    "pre, one norm in a product": "One residual is read first by a launch that writes as much as "
-    "it read, the norm; the other by one that writes three times as much. So a norm is there, in "
-    "front of a residual's sum, and the other stands in QKV's product.",
-    "post": "Each residual is what a norm wrote: its first reader is a product, which writes three "
-    "times as much or I numbers a token.",
+    "pre, norms in products": "Each residual is read first by a launch that writes three times as "
+    "much, or I / E times: a product. And it was written by a launch that reads two tensors, a "
+    "sum, and no norm.",
+    "post": "Each residual was written by a launch that reads one tensor of its size, a norm. Its "
+    "first reader is a product.",
 }
 
 
