@@ -6,6 +6,10 @@ import numpy as np
 import torch
 
 from kernels.grading.questions.ch14 import bound, heads, ledgers, masks, moved, strides, workspace
+from kernels.ops.layers import steps
+from kernels.ops.layers.encoder_layer import FusedEncoderLayer
+from kernels.ops.layers.masks import Seen
+from kernels.ops.layers.workspace import workspace_bytes as of_the_package
 
 
 def replaced(right, **parts):
@@ -128,6 +132,10 @@ def attend_with(**faults):
     return lambda qkv, padding, heads_: heads.attended(qkv, heads_, padding, **faults).to(qkv.dtype)
 
 
+def attend_by_the_package(qkv, padding, heads_):
+    return steps.attended(qkv, heads_, Seen(key_padding_mask=padding), steps.Dropped())
+
+
 # 14.5
 def mask_bytes(b, h, s, e, i, itemsize, block_m):
     programs = sum(1 for _ in range(0, s, block_m)) * b * h
@@ -151,6 +159,11 @@ def workspace_bytes(b, s, e, i, itemsize):
         return max(sum(map(taken, one.split())) for one in lives.split("|"))
 
     return most(_LIVES_BEFORE), np.int64(most(_LIVES_AFTER))
+
+
+def workspace_by_the_package(b, s, e, i, itemsize):
+    layer = FusedEncoderLayer(e, 1, i, norm_first=True)
+    return workspace_bytes(b, s, e, i, itemsize)[0], of_the_package(layer, b, s, itemsize)
 
 
 # 14.9

@@ -145,6 +145,8 @@ def test_launches_wrong(question, answer, message, means):
     [
         ("14.6", kernels.linear_by_the_packages_kernel, "a function of the package", "of your own"),
         ("14.7", kernels.between_by_the_packages_kernel, "a function of the package", "own"),
+        ("14.4", s.attend_by_the_package, "a function of the package", "of your own"),
+        ("14.8", s.workspace_by_the_package, "a function of the package", "of your own"),
         ("14.1", lambda *args: (AlwaysEqual(),) * 2, "is an int", ""),
         ("14.2", lambda ledger: AlwaysEqual(), "it takes one of", ""),
         ("14.2", lambda ledger: [one.reads.clear() for one in ledger] and "pre", "should", None),

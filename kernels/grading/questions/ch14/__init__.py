@@ -54,10 +54,10 @@ register(
         kind="predict",
         points=2,
         takes="head_strides(length, heads, d, by_head)",
-        hint="Write down one row for two heads with d = 2, number by number, in both layouts.",
+        hint="In the two rows that the page shows, count from q0 to q1, to k0 and to v0.",
         more_hints=(
             "A row has 3 · heads · d numbers in either layout.",
-            "q0 q1 k0 k1 v0 v1 without by_head, q0 k0 v0 q1 k1 v1 with it: each of them d numbers.",
+            "With by_head a head's neighbour is behind its queries, keys and values: 3 · d.",
         ),
         grade=grade_strides,
     )
@@ -69,7 +69,8 @@ register(
         kind="fix",
         points=4,
         takes="attend(qkv, padding, heads)",
-        hint="What can a single head not show? What can't a batch without padding show?",
+        hint="What can a single head not show? And what does True say in padding, what in "
+        "attn_mask?",
         more_hints=(
             "The rows are those of 14.3 without by_head: (3, heads, d), and not (heads, 3, d).",
             "attn_mask of bool is True for what is seen. And what comes out has heads in front of "
