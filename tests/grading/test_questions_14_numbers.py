@@ -76,7 +76,7 @@ def _by_first_readers(otherwise):
             "pre and post have changed places",
         ),
         (
-            lambda ledger: "post" if ledgers.where(ledger) == "pre" else ledgers.where(ledger),
+            lambda ledger: {"pre": ledgers.VERDICTS[1]}.get(*[ledgers.where(ledger)] * 2),
             "should say 'pre'",
             "Each residual is read twice",
         ),
