@@ -111,3 +111,22 @@ def test_a_strided_input_of_ours_is_counted_whole():
 def test_nothing_real_is_allocated():
     ledger = aten.count(lambda x: x + x.mean(-1, keepdim=True), torch.empty(1).expand(2**20, 2**20))
     assert ledger.steps[1].write_unique == 2**40 * 4
+
+
+def test_views_of_one_tensor_that_lie_apart_are_each_read():
+    def attend(qkv):
+        q, k, v = qkv.unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v)
+
+    qkv = torch.empty(2, 5, 48, dtype=torch.bfloat16)
+    (step,) = aten.count(attend, qkv).steps
+    assert step.tensor("qkv").read_unique == qkv.nbytes
+    x = torch.empty(100)
+    for fn, read in (
+        (lambda x: x * x, 400),
+        (lambda x: x[:10] * x[:10], 40),
+        (lambda x: x[:10] * x[50:60], 80),
+        (lambda x: x[1:] * x[:-1], 400),  # they overlap: no more than there is
+    ):
+        (step,) = aten.count(fn, x).steps
+        assert step.read_unique == read

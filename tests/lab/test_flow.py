@@ -110,6 +110,16 @@ def test_tensors_have_the_names_of_the_equations(norm_first):
     assert found.parameters == dict(made(norm_first=norm_first).named_parameters()).keys()
 
 
+def test_relu_is_a_launch_of_its_own():
+    with assume_capability(80):
+        found = flow(made(norm_first=True, activation="relu"), X)
+    (before,) = (one for one in found.carried if one.name == "u")
+    (behind,) = (one for one in found.carried if one.name == "a")
+    assert before.readers == (behind.writer,)
+    assert before.size == behind.size
+    assert len(found.ledger.steps) == 8
+
+
 def test_a_stack_says_whose_tensor_it_is():
     with assume_capability(80):
         names = [c.name for c in flow(FusedEncoder(made(norm_first=True), 2), X).carried]

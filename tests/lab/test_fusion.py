@@ -178,6 +178,7 @@ def test_on_hopper_it_takes_one_launch_fewer(monkeypatch):
     found = layer(True, "hopper").plan()
     assert len(found.launches) == len(names(counted)) == 6
     assert moved(found)[1:] == moved(counted)[1:]
+    assert found.memory_bytes == layer(True, "book").plan().memory_bytes
     # γ and β are in the weights; in their place each column has a sum of its weights, in fp32, and
     # its bias is in fp32 too.
     (read, write), (theirs, their_write) = moved(found)[0], moved(counted)[0]
@@ -197,6 +198,25 @@ def test_pytorchs_layer_moves_its_statistics_too(pre):
         # The ledger of operators takes q, k and v, views of one tensor, for one of them.
         if "attention" not in step.name:
             assert step.read_unique == one.read
+
+
+@both_norms
+def test_its_flops_are_the_costs_of_its_operations(pre):
+    page = layer(pre)
+    (chain, _) = page._chains.values()
+    each = {step.name: total(step.flops, page.sizes) for step in chain.steps}
+    tokens = BATCH * LENGTH
+    products = {
+        ("QKV",): ("linear", (tokens, WIDTH, 3 * WIDTH)),
+        ("LayerNorm 2",): ("layernorm", (tokens, WIDTH)),
+        ("scores", "weights · V"): ("attention", (BATCH, HEADS, LENGTH, WIDTH // HEADS)),
+        ("out", "residual 1"): ("linear_bias_residual", (tokens, WIDTH, WIDTH)),
+        ("up", "GELU"): ("linear_bias_gelu", (tokens, WIDTH, INNER)),
+        ("down", "residual 2"): ("linear_bias_residual", (tokens, INNER, WIDTH)),
+    }
+    for steps, (name, shape) in products.items():
+        cost = get(name).cost(shape, BF16, "fwd")
+        assert sum(each[step] for step in steps) == cost.flops, name
 
 
 @both_norms
@@ -324,7 +344,7 @@ def test_the_page_adds_up_as_python_does():
 
 
 def a_state(page, **changes):
-    keys = "chains cards slides dtype chain sizes closed card launched".split()
+    keys = "chains cards names slides dtype chain sizes closed card launched".split()
     return {key: getattr(page, key) for key in keys} | {"cards": [CARD], "card": "a"} | changes
 
 

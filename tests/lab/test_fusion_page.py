@@ -7,11 +7,11 @@ import subprocess
 import pytest
 import traitlets
 
-from kernels.lab import Step, fusion
+from kernels.lab import RooflineExplorer, Step, fusion
 from kernels.lab.drawing.explorers.fusion.widget import FusionExplorer, fusion_cards
 from tests.lab.test_explorers import CHROMIUM, PAGE
 
-STATE = "chains cards slides dtype chain sizes closed card launched".split()
+STATE = "chains cards names slides dtype chain sizes closed card launched".split()
 STEPS = [Step("one", ["x"], ["a"]), Step("two", ["a"], ["y"])]
 SIZES = {"x": 1, "a": 2, "y": 3}
 
@@ -188,6 +188,7 @@ def test_the_page_answers(tmp_path):
     act(from, "2", "change"); joints()[0].click();
     seen.push([from.value, from.selectedOptions[0].textContent]);
     act(launched, "host", "change"); say();
+    seen.push(joints()[0].offsetWidth, getComputedStyle(at("svg .memory")).fill);
     act(card, "t4-maker", "change"); say();
     act(root.querySelector("input"), "0", "input");
     seen.push([state.sizes.batch, root.querySelector("input").getAttribute("aria-valuetext")]);
@@ -203,7 +204,9 @@ def test_the_page_answers(tmp_path):
     load = f"const blob = new Blob([{json.dumps(FusionExplorer._esm)}], "
     load += "{ type: 'text/javascript' });\n"
     load += "const module = await import(URL.createObjectURL(blob));"
-    page = PAGE.format(css=FusionExplorer._css, state=state, esm_as_module=load, actions=actions)
+    # Another explorer of a page may bring the common style again, behind this one's.
+    css = FusionExplorer._css + RooflineExplorer._css
+    page = PAGE.format(css=css, state=state, esm_as_module=load, actions=actions)
     (tmp_path / "page.html").write_text(page, encoding="utf-8")
     command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
     command += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=3000"]
@@ -211,9 +214,22 @@ def test_the_page_answers(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     body = re.search(r"<body>(.*?)</body>", done.stdout, re.DOTALL)
     assert body is not None, done.stderr
-    first, buttons, folded, focus, back, training, shown, still, mine, host, lacks, *rest = (
-        json.loads(body.group(1).replace("&lt;", "<").replace("&amp;", "&"))
-    )
+    (
+        first,
+        buttons,
+        folded,
+        focus,
+        back,
+        training,
+        shown,
+        still,
+        mine,
+        host,
+        wide,
+        blue,
+        lacks,
+        *rest,
+    ) = json.loads(body.group(1).replace("&lt;", "<").replace("&amp;", "&"))
     assert first[0] == "7"
     assert first[1].startswith("Encoder layer, pre-LN, inference (batch 32, length 512, width 1024")
     assert buttons[:4] == ["close", "stays open", "open", "open"]
@@ -238,3 +254,5 @@ def test_the_page_answers(tmp_path):
     assert fits
     assert labelled
     assert smallest >= 10
+    assert wide > 60
+    assert blue == "rgb(86, 180, 233)"

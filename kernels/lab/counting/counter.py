@@ -126,10 +126,16 @@ class Counter(TorchDispatchMode):
         self._written += 1
         label = f"{operator.strip('_')}{self._written}"
         traffic_of: dict[str, TensorTraffic] = {}
+        views: dict[str, dict[tuple[Any, ...], int]] = {}
         for moved in reads:
             name, size = self._name(moved.tensor, "constant"), moved.size
-            read = TensorTraffic(name, read_unique=size, read_requested=size)
-            traffic_of[name] = max(traffic_of.get(name, read), read, key=lambda t: t.read_unique)
+            views.setdefault(name, {})[_view(moved.tensor)] = size
+            # Views that begin at different places, as q, k and v of one product, are read each.
+            begun = {view[0]: 0 for view in views[name]}
+            for (start, *_), each in views[name].items():
+                begun[start] = max(begun[start], each)
+            total = min(sum(begun.values()), max(size, moved.tensor.untyped_storage().nbytes()))
+            traffic_of[name] = TensorTraffic(name, read_unique=total, read_requested=total)
         for number, moved in enumerate(writes):
             size = moved.size
             name = self._name(moved.tensor, label if number == 0 else f"{label}.{number}")
@@ -182,6 +188,10 @@ class Counter(TorchDispatchMode):
         read = Moved(x, min(distinct_bytes(x), distinct_bytes(made)))
         self._write_down("masked_select", [read, *_all_of([places])], _all_of([made]))
         return made
+
+
+def _view(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
 
 
 def _all_of(tensors: list[Tensor]) -> list[Moved]:

@@ -24,6 +24,7 @@ from kernels.lab.counting.ledger import Ledger, Step, TensorTraffic
 from kernels.lab.counting.operands import distinct_bytes, moves_bytes, tensors_in
 from kernels.lab.counting.our_operators import OURS
 from kernels.launch import recording
+from kernels.ops.chains.gated import GELU_ERF, GELU_TANH
 from kernels.ops.layers.encoder import FusedEncoder
 from kernels.ops.layers.encoder_layer import FusedEncoderLayer
 from kernels.ops.prologues import ways
@@ -141,23 +142,27 @@ def _names(encoder: Any, written: int) -> list[str]:
     """Names for what is written, by the layer's equations; ValueError if they are not as many."""
     stacked = isinstance(encoder, FusedEncoder)
     layers = list(encoder.layers) if stacked else [encoder]
-    norms = [name for one in layers for name in _WRITTEN[one.norm_first] if name[:3] == "LN("]
+    whole = [_of_layer(one) for one in layers]
     last = ["LN(y)"] if stacked and encoder.norm is not None else []
-    whole = sum(len(_WRITTEN[one.norm_first]) for one in layers) + len(last)
-    missing = whole - written  # norms that went into their product
-    found: list[str] = []
-    for number, one in enumerate(layers, 1):
-        left = [name[:3] == "LN(" for name in _WRITTEN[one.norm_first]]
-        dropped = missing // len(layers)
-        for name, is_norm in zip(_WRITTEN[one.norm_first], left, strict=True):
-            if is_norm and dropped > 0:
-                dropped -= 1
-                continue
-            found.append(f"{number}.{name}" if stacked else name)
+    missing = sum(map(len, whole)) + len(last) - written
+    if missing:  # norms that went into their products: all of them
+        whole = [[name for name in names if name[:3] != "LN("] for names in whole]
+    found = [
+        f"{number}.{name}" if stacked else name
+        for number, names in enumerate(whole, 1)
+        for name in names
+    ]
     found += last
-    if len(found) != written or missing > len(norms):
+    if len(found) != written:
         raise ValueError(f"the launches write {written} tensors, and the layer has {len(found)}")
     return found
+
+
+def _of_layer(layer: FusedEncoderLayer) -> list[str]:
+    names = list(_WRITTEN[layer.norm_first])
+    if layer.activation_form not in (GELU_ERF, GELU_TANH):  # a launch of its own
+        names.insert(names.index("a"), "u")
+    return names
 
 
 @dataclass

@@ -5,7 +5,8 @@ apart. Tokens are batch · length, `width` is E, `inner` the MLP's I. The preset
 layer closes; tests hold them to its ledger and to its memory, byte by byte.
 
 Dropout's masks are Philox's, made again from a seed, and so no tensors. What is kept for the
-backward is what that layer keeps.
+backward is what that layer keeps. FLOPs are those of the operations' `Cost`, and beside attention's
+5 a score for its softmax.
 """
 
 from __future__ import annotations
@@ -74,7 +75,8 @@ class _Layer:
         self.tensors[parameters[0]] = ((times * self.size, k, n),)
         self.tensors[parameters[1]] = ((times * self.size, n),)
         self.tokens(n, *ys)
-        flops: Terms = ((2 * times, "batch", "length", k, n),)
+        tokens: Term = (times, "batch", "length", n)
+        flops: Terms = ((2 * times, "batch", "length", k, n), tokens)
         self.steps.append(Step(name, [x, *parameters], ys, flops, self.dtype))
 
     def attention(self) -> None:
@@ -91,7 +93,7 @@ class _Layer:
         ]
         if self.trained:
             self.each("dropout 1", ["p", "seed 1"], "p′", 1)
-        self.steps.append(Step("· V", [weights[-1], "v"], ["o"], multiplied, self.dtype))
+        self.steps.append(Step("weights · V", [weights[-1], "v"], ["o"], multiplied, self.dtype))
 
     def each(self, name: str, reads: list[str], y: str, flops: int) -> None:
         """A step element by element, as large as what it reads first."""
@@ -108,7 +110,7 @@ class _Layer:
 
     def mlp(self, x: str) -> None:
         self.product("up", x, ["u"], "width", "inner")
-        self.each("GELU", ["u"], "g" if self.trained else "a", 5)
+        self.each("GELU", ["u"], "g" if self.trained else "a", 9)
         if self.trained:
             self.each("dropout 3", ["g", "seed 3"], "a", 1)
         self.product("down", "a", ["z"], "inner", "width")
@@ -148,7 +150,7 @@ def _apart(pre: bool, trained: bool) -> dict[tuple[str, str], str]:
     first, last = ("LayerNorm 2", "LayerNorm 2") if pre else ("LayerNorm 1", "LayerNorm 2")
     found = {
         ("QKV", "scores"): _KEYS,
-        ("· V", "out"): _HEADS,
+        ("weights · V", "out"): _HEADS,
         ("out", first): _ROW,
         ("up", "down"): _INNER,
     }

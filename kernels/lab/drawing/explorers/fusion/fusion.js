@@ -59,11 +59,15 @@ function figuresOf({ now, open }) {
   ];
 }
 
+/** A text in which no line breaks between a number and its unit. */
+const tied = (text) => text.replace(/(\d) (?=[kMGTPnµm]?[Bs]\b)/g, "$1\u00a0");
+
 /** A launch beside its first step. */
 function launchOf(one, number) {
-  const time = one.timeUs === null ? "" : `, ${duration(one.timeUs)} ${one.bound}-bound`;
+  const short = one.timeUs < 1e-3 ? "less than 1 ns" : duration(one.timeUs ?? 0);
+  const time = one.timeUs === null ? "" : `, ${short} ${one.bound}-bound`;
   return [element("b", {}, `Launch ${number + 1}`),
-    ` ${bytes(one.read + one.write)}${time}; ${bytes(one.alive)} alive`];
+    tied(` ${bytes(one.read + one.write)}${time}; ${bytes(one.alive)} alive`)];
 }
 
 /** The rows of a chain’s steps and joints, made once a chain, so that a joint keeps the focus. */
@@ -106,10 +110,9 @@ function showRows(rows, found) {
       text.replaceChildren(one.why);
       return;
     }
-    const gain = element("b", {}, one.shut ? `saves ${savings(one)}`
-      : `closing saves ${savings(one)}`);
+    const gain = element("b", {}, tied(`${one.shut ? "saves" : "closing saves"} ${savings(one)}`));
     const takes = after.takes && element("small", {}, after.takes);
-    text.replaceChildren(`${one.words}: `, gain, ...(takes ? [" ", takes] : []));
+    text.replaceChildren(`${one.words}: `, gain, ...(takes ? [". ", takes] : []));
   });
 }
 
@@ -134,9 +137,9 @@ const matches = ({ chains, chain, closed }) =>
 
 const BARS = "Bars: plain blue waits for bytes, striped orange for arithmetic, grey is the launch " +
   "itself; numbers are launches. A framed box of steps is a launch.";
-const LAUNCHED = [["graph", "replayed as a graph"], ["host", "from Python, one by one"]];
+const LAUNCHED = [["graph", "as a graph"], ["host", "from Python"]];
 const CHOICES = ["chain", "sizes", "closed", "card", "launched"];
-const GIVEN = ["chains", "cards", "dtype"];
+const GIVEN = ["chains", "cards", "names", "dtype"];
 let stripes = 0;
 
 function render({ model, el }) {
@@ -207,6 +210,7 @@ function render({ model, el }) {
     picture.toggleAttribute("hidden", shapes.length === 0);
     picture.setAttribute("width", width);
     picture.setAttribute("height", height);
+    picture.setAttribute("viewBox", `0 0 ${width} ${height}`);  // on paper it shrinks
     const pattern = drawing("pattern", { id: stripe, width: 6, height: 6,
       patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" });
     pattern.append(drawing("rect", { width: 6, height: 6, class: "compute-ground" }),

@@ -28,7 +28,7 @@ export function duration(timeUs) {
   return `${digits(timeUs * PER_US[unit])} ${unit}`;
 }
 
-export const many = (count, one) => `${count} ${one}${count === 1 ? "" : one.endsWith("h") ? "es" : "s"}`;
+const many = (count, one) => `${count} ${one}${count === 1 ? "" : one.endsWith("h") ? "es" : "s"}`;
 
 const sum = (values) => values.reduce((all, value) => all + value, 0);
 
@@ -146,7 +146,7 @@ function jointOf(found, joint) {
   const flipped = closed.map((one, at) => (at === joint ? !one : one));
   const other = found.of(flipped);
   const [apart, together] = shut ? [other, now] : [now, other];
-  return { shut, why, ...jointWords(chain, joint, shut, apart, together) };
+  return { shut, why, other, ...jointWords(chain, joint, shut, apart, together) };
 }
 
 function jointWords(chain, joint, shut, apart, together) {
@@ -188,19 +188,30 @@ export function savings(joint) {
 
 const signed = (us) => us < -5e-4 ? `−${duration(-us)}` : duration(Math.max(us, 0));
 
+const NAMED = 5;  // tensors that a sentence names
+
+/** The tensors alive where most are, the largest by name if they are many. */
+function largest({ launches, fullest, size }) {
+  const { names } = launches[fullest];
+  if (names.length <= NAMED) return names;
+  const first = [...names].sort((one, other) => size[other] - size[one]).slice(0, NAMED - 1);
+  return [...first, `${names.length - first.length} no larger`];
+}
+
 /** What the page shows, as sentences. */
 export function words(state, found) {
   const { chain, card, now, open } = found;
-  const shape = Object.entries(state.sizes).map(([name, size]) => `${name} ${size}`).join(", ");
+  // A page keeps an object’s names in order of the alphabet.
+  const shape = state.names.map((name) => `${name} ${state.sizes[name]}`).join(", ");
   const of = shape ? ` (${shape}; ${state.dtype})` : "";
-  const said = [
-    `${chain.label}${of}: ${many(chain.steps.length, "step")} in ` +
-    `${many(now.launches.length, "launch")}, which move ${bytes(now.moved)}; with every joint ` +
-    `open it is ${many(open.launches.length, "launch")} and ${bytes(open.moved)}.`,
-  ];
-  const fullest = now.launches[now.fullest];
+  const all = found.closed.some((shut) => shut)
+    ? `; with every joint open it is ${many(open.launches.length, "launch")} and ${bytes(open.moved)}`
+    : "";
+  const said = [`${chain.label}${of}: ${many(chain.steps.length, "step")} in ` +
+    `${many(now.launches.length, "launch")}, which move ${bytes(now.moved)}${all}.`];
+  const alive = largest(now);
   said.push(`Most memory, ${bytes(now.memory)}, is taken in launch ${now.fullest + 1}, where ` +
-    `${listed(fullest.names)} ${verb(fullest.names, "is", "are")} alive.`);
+    `${listed(alive)} ${verb(alive, "is", "are")} alive.`);
   if (!card) {
     said.push(state.card ? `The card “${state.card}” is unknown: no ceilings of it are at hand, ` +
       "so its time can’t be told." : "No card is known, so no time can be told.");
@@ -212,8 +223,8 @@ export function words(state, found) {
         .map((one) => one.timeUs)), what])
       .filter(([us]) => us > 0).map(([us, what]) => `${duration(us)} ${what}`);
     parts.push(`${duration(now.launches.length * card.launch_us)} are the launches themselves`);
-    said.push(`On ${card.name} it takes at least ${duration(now.timeUs)}: ${listed(parts)}. With ` +
-      `every joint open it would be ${duration(open.timeUs)}.`);
+    const apart = all && ` With every joint open it would be ${duration(open.timeUs)}.`;
+    said.push(`On ${card.name} it takes at least ${duration(now.timeUs)}: ${listed(parts)}.${apart}`);
     if (now.hostUs > now.deviceUs) {
       said.push(`Python, with ${duration(card.host_us)} for a launch, can’t keep up: the card ` +
         `would need ${duration(now.deviceUs)}.`);
@@ -222,19 +233,22 @@ export function words(state, found) {
   return said;
 }
 
-/** What a change of one joint did, as a sentence. */
+/** What a change of one joint did, in words; `found` is from before it. */
 export function changed(chain, joint, shut, found) {
   const one = found.joints[joint];
   const names = `${chain.steps[joint].name} and ${chain.steps[joint + 1].name}`;
-  return shut ? `${names} are one launch now: ${savings(one)} less.`
-    : `${names} are two launches now: ${savings(one)} more.`;
+  const [after, before] = [one.other.memory, found.now.memory];
+  const memory = after === before ? "" : ` Memory ${after < before ? "falls" : "rises"} by ` +
+    `${bytes(Math.abs(after - before))}.`;
+  return `${names} are ${shut ? "one launch" : "two launches"} now: ${savings(one)} ` +
+    `${shut ? "less" : "more"}.${memory}`;
 }
 
 /** The times as bars, `width` px wide: height and shapes, each [tag, attributes, text]. */
 export function timeChart(found, width) {
-  const rows = [["all open", found.open], ["now", found.now], ["at best", found.most]]
+  const rows = [["all open", found.open], ["now", found.now], ["most closed", found.most]]
     .filter(([, one]) => one.timeUs !== null);
-  const [left, high, step] = [62, 20, 27];
+  const [left, high, step] = [84, 20, 27];
   const shapes = [];
   if (!rows.length) return { height: 0, shapes };
   const longest = Math.max(...rows.map(([, one]) => one.timeUs));

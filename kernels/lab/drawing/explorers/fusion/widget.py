@@ -69,6 +69,7 @@ class FusionExplorer(anywidget.AnyWidget):
 
     chains = traitlets.List(traitlets.Dict(), read_only=True).tag(sync=True)
     cards = traitlets.List(traitlets.Dict(), read_only=True).tag(sync=True)
+    names = traitlets.List(traitlets.Unicode(), read_only=True).tag(sync=True)
     slides = traitlets.List(traitlets.Unicode(), read_only=True).tag(sync=True)
     dtype = traitlets.Unicode(read_only=True).tag(sync=True)
     chain = traitlets.Unicode().tag(sync=True)
@@ -91,6 +92,7 @@ class FusionExplorer(anywidget.AnyWidget):
         given = fusion_cards() if cards is None else [dict(card) for card in cards]
         self.set_trait("chains", [chain.as_data() for chain in chains])
         self.set_trait("cards", given)
+        self.set_trait("names", list(sizes or {}))
         self.set_trait("slides", list(slides))
         self.set_trait("dtype", dtype)
         self.sizes = dict(sizes or {})
