@@ -110,6 +110,19 @@ def test_tensors_have_the_names_of_the_equations(norm_first):
     assert found.parameters == dict(made(norm_first=norm_first).named_parameters()).keys()
 
 
+def test_a_rule_says_which_norms_are_folded():
+    asked = []
+
+    def rule(rows, depth, columns):
+        asked.append((rows, depth, columns))
+        return columns == INNER
+
+    with assume_capability(80):
+        names = [c.name for c in flow(made(norm_first=True), X, folded=rule).carried]
+    assert names == ["LN(x)", "qkv", "o", "h", "a", "y"]
+    assert asked == [(BATCH * LENGTH, WIDTH, 3 * WIDTH), (BATCH * LENGTH, WIDTH, INNER)]
+
+
 def test_relu_is_a_launch_of_its_own():
     with assume_capability(80):
         found = flow(made(norm_first=True, activation="relu"), X)

@@ -53,6 +53,13 @@ def own(*steps, tensors=SIZES, **more):
         ),
         (lambda: fusion("encoder_pre", launched="twice"), "'twice'"),
         (
+            lambda: fusion("encoder_pre", 5),
+            "shape is 5; 'encoder_pre' takes (batch, length, width)",
+        ),
+        (lambda: fusion("encoder_pre", closed=True), "closed is True; it takes the name of a choi"),
+        (lambda: own(*STEPS, tensors=[1, 2]), "tensors is [1, 2]; it takes the bytes of each tens"),
+        (lambda: own(*STEPS, kept="a"), "kept is 'a'; it takes a list of names"),
+        (
             lambda: fusion("encoder_pre", tensors={"x": 1}),
             "tensors and kept belong to a list of steps; a name has its own",
         ),
@@ -128,6 +135,14 @@ def test_a_page_refuses_what_a_call_does():
         page.sizes = page.sizes | {"batch": 0}
     page.chain = "encoder_pre_training"
     assert page.closed == [False] * (len(page.chains[1]["steps"]) - 1)
+
+
+@pytest.mark.parametrize("names", [("chain", "closed"), ("closed", "chain")])
+def test_a_page_may_change_chain_and_joints_at_once(names):
+    page, wanted = fusion("encoder_pre", closed="book"), fusion("encoder_pre", closed="training")
+    page.set_state({name: getattr(wanted, name) for name in names})  # as a page's message does
+    assert (page.chain, page.closed) == (wanted.chain, wanted.closed)
+    assert page.plan() == wanted.plan()
 
 
 def test_no_launch_is_made_up(tmp_path):

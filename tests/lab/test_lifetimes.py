@@ -69,7 +69,7 @@ def test_the_sentences_say_what_a_launch_does(flows):
     kernel = flows["pre-LN"].ledger.steps[3].name
     assert pre[3] == (
         f"Launch 4 of 7, {kernel}: reads o (8.39 MB) and x (8.39 MB); writes h (8.39 MB). "
-        "Memory taken: 16.8 MB, by o and h (at most 50.3 MB, in launch 6 and 7). "
+        "Memory taken: 16.8 MB, by o and h (at most 50.3 MB, in launches 6 and 7). "
         "Behind it o can go."
     )
     assert "the most of all launches" in pre[5]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -105,28 +106,40 @@ class Flow:
 
 
 def flow(
-    encoder: FusedEncoder | FusedEncoderLayer, x: Tensor, *, folded: bool = False, **masks: Any
+    encoder: FusedEncoder | FusedEncoderLayer,
+    x: Tensor,
+    *,
+    folded: bool | Callable[[int, int, int], bool] = False,
+    **masks: Any,
 ) -> Flow:
     """Call `encoder(x, **masks)` in inference and return its data flow.
 
     x: (B, S, E), batch first, on any device, or "meta"; nothing is read of it. The launches are
     those of the card at hand or of `assume_capability`. `folded`: norms go into the products behind
-    them, whose weights were folded before, as `ways.best` does on a Hopper card. A layer's tensors
-    are named as in its equations, those of a stack with the number of the layer before them.
+    them, whose weights were folded before, as `ways.best` does on a Hopper card; or a rule of a
+    product's rows, depth and columns that says where. A layer's tensors are named as in its
+    equations, those of a stack with the number of the layer before them.
     """
     mine = _hollow(encoder)
     x = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype)
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.no_grad())
-        if folded:
-            stack.enter_context(replaced(ways, "folds", lambda *_: True))
+        stack.enter_context(replaced(ways, "folds", _rule(folded)))
         seen = _Seen({"x": x}, dict(mine.named_parameters()))
         stack.enter_context(recording())  # where weights are folded in place, and not by a launch
         stack.enter_context(seen)
         y = mine(x, **masks)
         seen.end()
         del y
-    return seen.flow(_names(mine, seen.written))
+    return seen.flow(_names(mine, seen.written, seen.folds))
+
+
+def _rule(folded: bool | Callable[[int, int, int], bool]) -> Callable[..., bool]:
+    def folds(x: Tensor, _norm_weight: Any, _norm_bias: Any, weight: Tensor, *_: Any) -> bool:
+        columns, depth = weight.shape
+        return folded if isinstance(folded, bool) else folded(x.numel() // depth, depth, columns)
+
+    return folds
 
 
 def _hollow(encoder: nn.Module) -> Any:
@@ -138,21 +151,20 @@ def _hollow(encoder: nn.Module) -> Any:
     return copy.deepcopy(encoder, memo).eval()
 
 
-def _names(encoder: Any, written: int) -> list[str]:
-    """Names for what is written, by the layer's equations; ValueError if they are not as many."""
+def _names(encoder: Any, written: int, folds: list[bool]) -> list[str]:
+    """Names for what is written, by the layer's equations; ValueError if they are not as many.
+
+    `folds` says of each product behind a norm, in order, whether it has the norm in it.
+    """
     stacked = isinstance(encoder, FusedEncoder)
     layers = list(encoder.layers) if stacked else [encoder]
-    whole = [_of_layer(one) for one in layers]
-    last = ["LN(y)"] if stacked and encoder.norm is not None else []
-    missing = sum(map(len, whole)) + len(last) - written
-    if missing:  # norms that went into their products: all of them
-        whole = [[name for name in names if name[:3] != "LN("] for names in whole]
-    found = [
-        f"{number}.{name}" if stacked else name
-        for number, names in enumerate(whole, 1)
-        for name in names
-    ]
-    found += last
+    gone, found = iter(folds), []
+    for number, one in enumerate(layers, 1):
+        for name in _of_layer(one):
+            if name[:3] == "LN(" and next(gone, False):
+                continue
+            found.append(f"{number}.{name}" if stacked else name)
+    found += ["LN(y)"] if stacked and encoder.norm is not None else []
     if len(found) != written:
         raise ValueError(f"the launches write {written} tensors, and the layer has {len(found)}")
     return found
@@ -185,6 +197,7 @@ class _Seen(TorchDispatchMode):
         self._operators: list[int] = []
         self._n_operators = 0
         self.written = 0
+        self.folds: list[bool] = []
         self._all: list[_Tensor] = []
         for name, one in {**inputs, **parameters}.items():
             self._give(name, one)
@@ -211,10 +224,13 @@ class _Seen(TorchDispatchMode):
             if moves_bytes(func, tensors_in((args, kwargs)), tensors_in(result)):
                 raise ValueError(f"{func._schema.name} moves bytes; a flow is of launches alone")
             return result
+        name = func._schema.name.split("::")[1]
+        if name.startswith("norm_linear"):
+            self.folds.append(name == "norm_linear_folded")
         declared = [argument.name for argument in func._schema.arguments]
-        for name, value in zip(declared, args, strict=False):
+        for argument, value in zip(declared, args, strict=False):
             for one in tensors_in(value):
-                self._give(f"{name} of {func._schema.name.split('::')[1]}", one)
+                self._give(f"{argument} of {name}", one)
         with recording() as launches:
             result = func(*args, **kwargs)
         outputs = {one.untyped_storage()._cdata for one in tensors_in(result)}

@@ -53,8 +53,8 @@ export function words(flow, number) {
   const said = [`Launch ${number} of ${flow.launches.length}, ${launch.name}: reads ` +
     `${moved(launch.reads)}; writes ${moved(launch.writes)}.`];
   said.push(`Memory taken: ${bytes(taken)}, by ${listed(held.map((one) => one.name))}` +
-    `${at.includes(number) ? ", the most of all launches" : ` (at most ${bytes(most)}, in launch ` +
-      `${listed(at.map(String))})`}.`);
+    `${at.includes(number) ? ", the most of all launches" : ` (at most ${bytes(most)}, in launch` +
+      `${at.length > 1 ? "es" : ""} ${listed(at.map(String))})`}.`);
   const idle = held.filter((one) => !needed.includes(one));
   if (idle.length) {
     said.push(`Of these nobody reads ${listed(idle.map((one) => one.name))} any more: ` +

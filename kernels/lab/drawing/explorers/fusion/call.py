@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from kernels.lab.drawing.explorers.fusion import encoder, model, pointwise
@@ -53,7 +53,7 @@ def fusion(
     dtype: str = "bf16",
     card: str | None = None,
     *,
-    closed: str | Iterable[bool] = "open",
+    closed: str | Sequence[bool] = "open",
     tensors: Mapping[str, float] | None = None,
     kept: Sequence[str] = (),
     heads: int | None = None,
@@ -97,6 +97,8 @@ def fusion(
         if not all(one is None for one in (shape, heads, inner)):
             raise ValueError("shape, heads and inner belong to a chain by name; steps tell bytes")
         chains, sizes, slides, dtype = (_own(chain, tensors, kept),), {}, (), ""
+    if not isinstance(closed, str | list | tuple):
+        raise TypeError(f"closed is {closed!r}; it takes the name of a choice, or one bool a joint")
     if isinstance(closed, str):
         first, choice = preset(chains, closed)
         joints = first.closed(choice)
@@ -124,8 +126,8 @@ def _known(name: str) -> _Named:
 def _sizes(
     name: str, known: _Named, shape: Sequence[int] | None, heads: int | None, inner: int | None
 ) -> dict[str, int]:
-    given = known.default if shape is None else tuple(shape)
-    if len(given) != len(known.shape):
+    given = known.default if shape is None else shape
+    if not isinstance(given, list | tuple) or len(given) != len(known.shape):
         raise ValueError(f"shape is {given}; {name!r} takes ({', '.join(known.shape)})")
     sizes = dict(zip(known.shape, given, strict=True))
     for what, size in (*sizes.items(), ("heads", heads), ("inner", inner)):
@@ -149,6 +151,10 @@ def _own(steps: Sequence[Step], tensors: Mapping[str, float] | None, kept: Seque
         raise TypeError(f"chain is {steps!r}; it takes a list of steps, or: {', '.join(NAMED)}")
     if tensors is None:
         raise ValueError("tensors is missing; it takes the bytes of each tensor by its name")
+    if not isinstance(tensors, Mapping):
+        raise TypeError(f"tensors is {tensors!r}; it takes the bytes of each tensor by its name")
+    if isinstance(kept, str):
+        raise TypeError(f"kept is {kept!r}; it takes a list of names")
     told = {name: terms(size) for name, size in tensors.items()}
     own = checked(Chain("own", "Your chain", tuple(steps), told, tuple(kept)))
     closed = [False] * own.joints
