@@ -15,6 +15,8 @@ _PLACES = {
     "alive": "counting.alive",
     "traffic": "counting.traffic",
     "count_op": "counting.op_ledger:count_op",
+    "kept": "counting.kept",
+    "names_of": "counting.kept_names:names_of",
     "instructions": "counting.instructions:instructions",
     "tile_order": "counting.tile_order",
     # times, measured here or recorded
@@ -29,6 +31,7 @@ _PLACES = {
     "generated_kernels": "profiling.generated_kernels",
     # figures and explorers
     "plots": "drawing.plots",
+    "memory": "drawing.memory",
     "tiles": "drawing.tiles",
     "warps": "drawing.warps",
     "rounds": "drawing.rounds:rounds",
