@@ -65,8 +65,9 @@ def _panel(axes: Axes, step: TrainingStep, moments: list[dict[str, int]], unit: 
     below = [0.0] * len(moments)
     for band, color, hatch in zip(moments[0], CYCLE, _HATCHES, strict=False):
         heights = [of[band] / unit for of in moments]
-        look = {"facecolor": color, "edgecolor": page().paper, "linewidth": 0.0, "hatch": hatch}
-        axes.bar(places, heights, width=1.0, bottom=below, **look)
+        bars = axes.bar(places, heights, width=1.0, bottom=below, facecolor=color, linewidth=0)
+        for bar in bars:
+            bar.set(edgecolor=page().paper, hatch=hatch)
         below = [low + high for low, high in zip(below, heights, strict=True)]
     first = next(n for n, moment in enumerate(step.moments, 1) if moment.back)
     axes.axvline(first - 0.5, color=page().ink, linestyle="--", linewidth=1)
