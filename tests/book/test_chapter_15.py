@@ -288,13 +288,16 @@ def test_without_records_the_page_says_what_makes_them(measured, tmp_path):
 
 def test_the_page_fills_itself_when_records_come(measured, tmp_path):
     about = json.loads((DATA_DIR / "h100-sxm" / "ceilings.json").read_text(encoding="utf-8"))
+    times = {"torch": 6000.0, "fused": 4000.0, "fused_checkpointed": 4400.0}
     rows = [
-        a_row(op="encoder_pre", variant=variant, pass_="train", shape="8x2048x1024", dtype="bf16",
-              options="", time_us_p20=us, time_us_p50=us, time_us_p95=us)
-        for variant, us in (("torch", 6000.0), ("fused", 4000.0))
+        a_row(op="encoder_pre", variant=variant, pass_="train", shape=shape, dtype="bf16",
+              options="p=0.1", time_us_p20=us, time_us_p50=us, time_us_p95=us)
+        for shape in ("8x2048x1024", "1x128x768") for variant, us in times.items()
     ]  # fmt: skip
     write_suite(tmp_path / "h100-sxm" / "encoder.csv", rows, about)
     text = measured(tmp_path)
-    assert "| encoder_pre, 8×2048×1024 bf16 | a step | times as fast as `torch` |" in text
-    assert "| fused | 4,000 µs | 1.50 |" in text
-    assert "Recorded on one NVIDIA H100" in text
+    assert "| encoder_pre, a step | torch | fused | fused_checkpointed | torch / fused |" in text
+    assert "| 8×2048×1024 | 6,000 µs | 4,000 µs | 4,400 µs | 1.50 |" in text
+    assert "| 1×128×768 | " in text
+    assert "bf16, B×S×E, recorded on one NVIDIA H100" in text
+    assert "encoder_post" not in text
