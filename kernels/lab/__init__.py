@@ -25,6 +25,7 @@ _PLACES = {
     "recorded": "measuring.shown:recorded",
     "recordings": "records.data:recordings",
     "host_costs": "measuring.host_cost:host_costs",
+    "step_memories": "measuring.step_memory:step_memories",
     "lab_report": "records.lab_report",
     # what a compiler wrote
     "generated": "profiling.generated",
