@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from book.tools import build
 from kernels.lab import plots
+from kernels.lab.counting import aten
 from kernels.lab.counting.kept import training_step
 from kernels.lab.measuring import step_memory
 from kernels.lab.measuring.step_memory import step_memories
@@ -281,6 +282,32 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+def test_the_stochastic_mode(told, cells):
+    assert "launches back: 20 in a fixed order, 18 with atomics" in told["stochastic"]
+    assert "in the place of two, twice: norm_backward_adding" in told["stochastic"]
+    programs = int(re.search(r"parts of (\d+) programs", told["stochastic"])[1])
+    moved = float(re.search(r"(\S+) MB; a unit", told["stochastic"])[1])
+    assert moved == pytest.approx(32 * programs * E / 1e6, abs=0.05)
+    assert moved * 1e6 / UNIT == pytest.approx(1 / 8, rel=0.1)  # "an eighth of a unit"
+    worst, differ = re.search(r"gradient (\S+); two runs: (\d+) of 13", told["stochastic"]).groups()
+    assert float(worst) < 1e-5
+    assert differ == "0"  # interpreted
+    assert "$32PE$ bytes" in cells["stochastic-text"]
+
+
+def test_a_step_moves_more_than_a_hundred_units():
+    """Of a layer small enough to be counted, whose weights are beside the tokens as if few."""
+    words = {"batch_first": True, "norm_first": True, "activation": "gelu"}
+    layer = FusedEncoderLayer(16, 2, 64, **words, dtype=torch.bfloat16)
+    x = torch.zeros(1, 8, 16, dtype=torch.bfloat16).requires_grad_()
+    total = 0
+    for ledger in aten.count_training(layer, x):
+        for step in ledger.steps:
+            large = [one for one in step.tensors if "weight" not in one.tensor]
+            total += sum(one.unique for one in large)
+    assert total > 100 * x.nbytes
 
 
 @pytest.mark.usefixtures("one_thread")
