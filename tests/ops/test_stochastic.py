@@ -156,3 +156,12 @@ def test_it_compiles_without_a_spill(capability, dtype):
         (launch,) = launches
         assert launch.name == "norm_backward_adding"
         assert launch.specialize(capability).compile().stack_bytes == 0, n_cols
+
+
+def test_a_count_begins_with_sums_that_are_zeros():
+    """Whatever random numbers stand in its other arguments."""
+    for seed in range(3):
+        layer = made(norm_first=True, stochastic_mode=True)
+        torch.manual_seed(seed)
+        _, back = aten.count_training(layer, X[:1].clone().requires_grad_())
+        assert names(back).count("norm_backward_adding") == 2
