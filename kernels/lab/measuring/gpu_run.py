@@ -32,8 +32,8 @@ from kernels.lab.selection import NO_GPU, RefusalError, suite_ops, suites
 from kernels.paths import ROOT
 
 # What stands among the suites: what models launch, what a call from Python costs, what a compiler
-# writes.
-BESIDE = ("models", "host", "generated")
+# writes, what a training step needs of memory.
+BESIDE = ("models", "host", "generated", "memory")
 TABLE_DTYPES = ("bf16", "fp32")  # the last table stays short: the first of these a suite has
 
 
