@@ -14,6 +14,7 @@ from kernels.grading.questions import (
     ch11,
     ch12,
     ch13,
+    ch15,
 )
 
 __all__ = [
@@ -30,4 +31,5 @@ __all__ = [
     "ch11",
     "ch12",
     "ch13",
+    "ch15",
 ]
