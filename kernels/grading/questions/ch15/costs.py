@@ -74,8 +74,6 @@ _ATTENTION: tuple[Mistake, ...] = (
      lambda s, i, f, b: max(4 * s / i / f, 1 / b)),
     ("The four bytes are for each byte spared: itemsize cancels.",
      lambda s, i, f, b: max(4 * s / i / f, 4 * i / b)),
-    ("Each query meets all S keys, once: FLOPs grow with the length.",
-     lambda s, i, f, b: max(4 / i / f, 4 / b)),
     ("That is seconds for all of a sequence: divide by its bytes.",
      lambda s, i, f, b: max(4 * s * s / i / f, 4 / b)),
 )  # fmt: skip

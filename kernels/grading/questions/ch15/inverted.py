@@ -19,10 +19,13 @@ from kernels.grading.questions.kits.wrong_models import Tensor, drawn, recognise
 from kernels.registry import DTYPES, Tolerance
 
 _ONES = "no column lost"
+_LARGEST = (
+    "The largest |y| of a column decides, of all rows: a mean is smaller, and so is one row's."
+)
 _PLAN: tuple[tuple[int, int, str, float, str], ...] = (
     (6, 40, "bf16", 0.02, ""),
     (5, 17, "fp16", 0.01, ""),
-    (8, 33, "fp32", 1e-5, ""),
+    (8, 33, "fp32", 1e-6, ""),
     (3, 9, "fp16", 0.1, _ONES),
     (1, 24, "bf16", 0.05, ""),
 )
@@ -70,7 +73,11 @@ def _given(
         weight = torch.where(near, border * far * weight.sign(), weight)
         weight[0], weight[4], bias[4] = 0.0, 0.0, 0.0
         bias[2] = 6.0  # far above what its weight makes of x̂
-        weight[6], bias[6] = 1.5 * border[6], 0.0
+        weight[2] = 0.3 * 6 * torch.finfo(dtype).eps / 2 / tolerance
+        # Without a bias weight cancels: a single number, far out in its row, makes a column lost.
+        weight[6], bias[6] = 1.0, 0.0
+        x[:, 6] *= 0.1
+        x[-1, 6] = -2 * tolerance / (torch.finfo(dtype).eps / 2)
     for _ in range(20):
         given = _rounded(x, weight, bias, dtype, tolerance)
         share = _most(given) * unit(given.y) / (tolerance * given.weight.double().abs())
@@ -191,14 +198,9 @@ RULES: tuple[tuple[str, Callable[[Given], Tensor]], ...] = (
         "The rounding is that of y's dtype: torch.finfo(y.dtype).eps, and not fp32's.",
         lambda g: _border(g, _most(g), torch.finfo(torch.float32).eps / 2 / unit(g.y)),
     ),
-    (
-        "The largest |y| of a column decides: a mean over the rows is smaller.",
-        lambda g: _border(g, g.y.double().abs().mean(0)),
-    ),
-    (
-        "The largest |y| of a column decides, of all rows: that is the first row's.",
-        lambda g: _border(g, g.y.double().abs()[0]),
-    ),
+    (_LARGEST, lambda g: _border(g, g.y.double().abs().mean(0))),
+    (_LARGEST, lambda g: _border(g, g.y.double().abs()[0])),
+    (_LARGEST, lambda g: _border(g, g.y.double().abs().amin(0))),
     (
         "The largest of |y| decides: y may be negative.",
         lambda g: _border(g, g.y.double().amax(0)),

@@ -82,7 +82,6 @@ def weight_faults(dy: Tensor, z: Tensor) -> Iterator[tuple[str, Tensor]]:
         yield "dweight is transposed: it is dyᵀ · a, of weight's shape.", gelu(z).T @ dy
 
 
-
 def sums(tensors: Sequence[Any]) -> int:
     """Bytes of all tensors."""
     return sum(one.numel() * one.element_size() for one in tensors)

@@ -102,8 +102,7 @@ def _product(frozen: str) -> Callable[[random.Random], tuple[Saved, Tensor, Back
 
 def _dropout_add(rng: random.Random) -> tuple[Saved, Tensor, Back]:
     rows, cols = _shape(rng)
-    keep = _some(rng, rows, cols) > -0.5
-    keep[0, 0] = True
+    keep = torch.ones(rows, cols, dtype=torch.bool)  # nothing was dropped, as it may happen
     saved = {"x": _some(rng, rows, cols), "residual": _some(rng, rows, cols), "keep": keep}
 
     def back(s: Saved, dy: Tensor) -> tuple[Tensor, ...]:
@@ -174,7 +173,7 @@ KINDS: dict[str, Kind] = {
         _dropout_add,
         frozenset(("x", "residual")),
         "It is a dropout and a residual: a sum's backward reads no number of the sum. The mask is "
-        "read, and nan is True in a mask: turn it with ~.",
+        "read, though it is True everywhere here, and nan is True as well: turn it with ~.",
     ),
     "ReLU and dropout": Kind(
         _relu_dropout,

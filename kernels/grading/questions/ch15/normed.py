@@ -39,7 +39,7 @@ from kernels.philox import scale
 _PLAN: tuple[tuple[int, int, str, float | None], ...] = (
     (4, 64, "fp32", 0.25),
     (3, 17, "fp32", 0.5),
-    (3, 100, "fp16", 0.1),
+    (2, 1000, "fp16", 0.1),
     (5, 9, "bf16", 0.4),
     (2, 520, "fp32", None),
     (3, 40, "fp32", 0.0),
@@ -106,16 +106,19 @@ def _models(case: Case) -> Iterator[tuple[str, Tensor]]:
     )
     yield "That is dh alone: the norm's part is missing.", dh
     yield "dh is taken away: it is added.", of_norm - dh
-    yield "dh is added before the norm goes back: it reaches h past the norm.", (
-        g + dh - row_mean(g + dh) - x_hat * row_mean((g + dh) * x_hat)
-    ) * inv_std
-    yield "dh is multiplied by inv_std: it comes past the norm, and is added last.", (
-        of_norm + dh * inv_std
+    yield (
+        "dh is added before the norm goes back: it reaches h past the norm.",
+        (g + dh - row_mean(g + dh) - x_hat * row_mean((g + dh) * x_hat)) * inv_std,
+    )
+    yield (
+        "dh is multiplied by inv_std: it comes past the norm, and is added last.",
+        (of_norm + dh * inv_std),
     )
     yield "dh is added twice.", of_norm + 2 * dh
-    yield "dh is added as dy · weight and dh have changed places.", (
-        dh - row_mean(dh) - x_hat * row_mean(dh * x_hat)
-    ) * inv_std + g
+    yield (
+        "dh is added as dy · weight and dh have changed places.",
+        (dh - row_mean(dh) - x_hat * row_mean(dh * x_hat)) * inv_std + g,
+    )
     block = "A sum is divided by BLOCK: divide by the number of columns."
     for first, second in ((share, share), (share, 1.0), (1.0, share)):
         yield block, made(row_mean(g) * first, along * second)
@@ -129,8 +132,9 @@ def _models(case: Case) -> Iterator[tuple[str, Tensor]]:
     yield "The mean of g is added; it is taken away.", made(-row_mean(g), along)
     yield "The projection onto x_hat is not taken away.", made(row_mean(g), 0 * along)
     yield "The projection is added; it is taken away.", made(row_mean(g), -along)
-    yield "A sum of a row is not divided by the number of columns.", made(
-        n * row_mean(g), n * along
+    yield (
+        "A sum of a row is not divided by the number of columns.",
+        made(n * row_mean(g), n * along),
     )
     yield "A sum of a row is not divided by the number of columns.", made(row_mean(g), n * along)
     yield "A sum of a row is not divided by the number of columns.", made(n * row_mean(g), along)

@@ -215,10 +215,47 @@ def _drawn(rng: random.Random) -> Timeline:
     return Timeline("a chain of drawn sizes", steps, back, sizes, f"t{rng.randrange(1, count)}")
 
 
+def _lengthened(rng: random.Random) -> Timeline:
+    """z made from a u that nobody else reads: made again it keeps u, and is the peak's own step."""
+    names = ("u", "z", "a", "l", "dl", "da", "dz")
+    sizes = {name: rng.randrange(5, 20) for name in names}
+    sizes |= {name: rng.randrange(80, 120) for name in ("u", "z")}
+    sizes |= {"da": rng.randrange(40, 60), "w": 7}
+    steps: list[Step] = [
+        (("x",), ("u",)), (("u",), ("z",)), (("z",), ("a",)), (("a", "w"), ("l",)),
+        (("l",), ("dl",)), (("dl", "w"), ("da",)), (("da", "z"), ("dz",)),
+    ]  # fmt: skip
+    return Timeline("a chain whose u is read once", steps, 4, sizes | {"x": 30}, "z")
+
+
+def _for_the_backward(rng: random.Random) -> Timeline:
+    """A tensor m that forward makes and doesn't read, as a mask: it can wait for the backward."""
+    names = ("t0", "m", "t1", "t2", "g2", "g1", "g0")
+    sizes = {name: rng.randrange(5, 20) for name in names}
+    sizes |= {"m": rng.randrange(20, 40), "t2": rng.randrange(60, 90), "x": 30}
+    steps: list[Step] = [
+        (("x",), ("t0",)), (("t0",), ("m",)), (("t0",), ("t1",)), (("t1",), ("t2",)),
+        (("t2",), ("g2",)), (("g2", "t1"), ("g1",)), (("g1", "m"), ("g0",)),
+    ]  # fmt: skip
+    return Timeline("a chain with a mask that forward doesn't read", steps, 4, sizes, "m")
+
+
+def _of_gradients(rng: random.Random) -> Timeline:
+    """A chain whose gradients are larger than its tensors: the peak lies in the backward."""
+    names = ("t0", "t1", "t2", "g2", "g1", "g0")
+    sizes = {name: rng.randrange(5, 20) * (4 if name[0] == "g" else 1) for name in names}
+    steps: list[Step] = [
+        (("x",), ("t0",)), (("t0",), ("t1",)), (("t1",), ("t2",)),
+        (("t2",), ("g2",)), (("g2", "t1"), ("g1",)), (("g1", "t0"), ("g0",)),
+    ]  # fmt: skip
+    return Timeline("a chain of large gradients", steps, 3, sizes | {"x": 30}, "t1")
+
+
 def timelines(rng: random.Random) -> list[Timeline]:
     """Stacks of MLPs whose peak lies in one place or another, and chains of drawn sizes."""
     made = [_stack(rng, n, f"{n} MLP{'s' * (n > 1)} and a loss") for n in (1, 2, 3, 4, 3, 2)]
-    return [*made, *(_drawn(rng) for _ in range(6))]
+    chains = [_drawn(rng) for _ in range(6)]
+    return [*made, *chains, _lengthened(rng), _for_the_backward(rng), _of_gradients(rng)]
 
 
 def grade_peaks(attempt: Attempt) -> None:

@@ -149,7 +149,20 @@ def grade_in_place(attempt: Attempt) -> None:
         ((of_z, "dz", _back_of_z), (of_weight, "dweight", _back_of_weight))
     ):
         part = Attempt(Part(attempt.answer, place), attempt.seed)
-        right_gradient(part, cases, explaining(faults), name, "")
+        try:
+            right_gradient(part, cases, explaining(faults), name, "")
+        except Wrong as wrong:
+            if "changed its input" in wrong.sentence:
+                wrong.means = wrong.means or (
+                    "z is the caller's, and so are dy and weight: others may read them later. da "
+                    "is yours, of the same size."
+                )
+            if "returned the shape" in wrong.sentence:
+                wrong.means = wrong.means or (
+                    "dz has the shape of z, and dweight that of weight, (E, I): dyᵀ · a. They are "
+                    "returned in this order."
+                )
+            raise
     attempt.held.append(f"dz and dweight right on {len(of_z)} random inputs")
     for case in of_z:
         given = [one.clone() for one in case.tensors.values()]

@@ -77,13 +77,14 @@ def _of_x(t: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
         of_mlp,
     )
     yield "dy reaches x twice over the residual.", 2 * dy + of_mlp
-    yield "GELU's slope is taken of the sum: z was overwritten.", dy + (
-        dy @ w2 * slope(gelu(x @ w1.T))
-    ) @ w1
+    yield (
+        "GELU's slope is taken of what lies where z was: z was overwritten.",
+        dy + (dy @ w2 * slope(gelu(x @ w1.T))) @ w1,
+    )
 
 
 def _of_w1(t: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    x, w1, w2, dy = t.values()
+    x, w1, w2, _ = t.values()
     y = _parts(t)[0]
     yield _OVERWRITTEN, _parts(t, y)[2]
     yield _OVERWRITTEN, _parts(t, gelu(x @ w1.T) @ w2.T)[2]

@@ -5,6 +5,7 @@ The gradients are made node by node, since a check runs in a fork (`way_back`).
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,10 @@ _CUT_MEANS = (
 _IN_PLACE = (
     "PyTorch counts what is written in place, and stops a backward that would read an overwritten "
     "tensor. .data hides the write from the count; the gradient is wrong all the same."
+)
+_SHAPES = (
+    "A gradient has the shape of its argument: backward returns one for each argument of forward, "
+    "in their order."
 )
 
 
@@ -80,6 +85,8 @@ def differentiated(
                 wrong.means = wrong.means or _CUT_MEANS
             if "in-place operation" in wrong.sentence or "inplace operation" in wrong.sentence:
                 wrong.means = wrong.means or _IN_PLACE
+            if "is not expandable to size" in wrong.sentence:
+                wrong.means = wrong.means or _SHAPES
             raise
     attempt.held.append(f"{' and '.join(names)} right on {len(cases)} random inputs")
 
@@ -112,7 +119,10 @@ def forward_cost(attempt: Attempt, case: Case) -> Cost:
         torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
     ):
         y = call(attempt, *given)
-        at_most, now = alive.peak, alive.now
+        at_most = alive.peak
+        if type(y) is torch.Tensor and alive.now > y.untyped_storage().nbytes():
+            gc.collect()  # what refers to itself is no longer kept
+        now = alive.now
     if y is None or y is ...:
         raise NotAnswered
     for name, one, was in zip(case.tensors, given, before, strict=False):
@@ -128,4 +138,3 @@ def forward_cost(attempt: Attempt, case: Case) -> Cost:
         one.untyped_storage().nbytes() for place, one in saved.items() if place not in known
     )
     return Cost(at_most, max(now - y.untyped_storage().nbytes(), by_graph), y)
-
