@@ -15,6 +15,8 @@ _PLACES = {
     "alive": "counting.alive",
     "traffic": "counting.traffic",
     "count_op": "counting.op_ledger:count_op",
+    "kept": "counting.kept",
+    "names_of": "counting.kept_names:names_of",
     "instructions": "counting.instructions:instructions",
     "tile_order": "counting.tile_order",
     # times, measured here or recorded
@@ -23,12 +25,14 @@ _PLACES = {
     "recorded": "measuring.shown:recorded",
     "recordings": "records.data:recordings",
     "host_costs": "measuring.host_cost:host_costs",
+    "step_memories": "measuring.step_memory:step_memories",
     "lab_report": "records.lab_report",
     # what a compiler wrote
     "generated": "profiling.generated",
     "generated_kernels": "profiling.generated_kernels",
     # figures and explorers
     "plots": "drawing.plots",
+    "memory": "drawing.memory",
     "tiles": "drawing.tiles",
     "warps": "drawing.warps",
     "rounds": "drawing.rounds:rounds",

@@ -58,6 +58,12 @@ def _host(arguments: argparse.Namespace) -> int:
     return host_cost.run(arguments.out, arguments.seconds)
 
 
+def _memory(arguments: argparse.Namespace) -> int:
+    from kernels.lab.measuring import step_memory
+
+    return step_memory.run(arguments.out)
+
+
 def _models(arguments: argparse.Namespace) -> int:
     from kernels.lab.measuring.cell_bench import say
     from kernels.lab.profiling import launched
@@ -185,6 +191,10 @@ def _parser() -> argparse.ArgumentParser:
     host.add_argument("--out", type=Path, help="write <out>/<gpu>/host.json (book/data)")
     host.add_argument("--seconds", type=float, default=0.5, help="a call's budget (0.5)")
     host.set_defaults(run=_host)
+
+    memory = commands.add_parser("memory", help="what a training step of the encoder layer needs")
+    memory.add_argument("--out", type=Path, help="write <out>/<gpu>/memory.json (book/data)")
+    memory.set_defaults(run=_memory)
 
     models = commands.add_parser("models", help="record what three models launch on this GPU")
     models.add_argument("--out", type=Path, help="write <out>/<gpu>/models.json (book/data)")

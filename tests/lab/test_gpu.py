@@ -77,6 +77,7 @@ def test_the_steps_and_the_exit_code(tmp_path, monkeypatch, capsys):
         "t4/models.json",
         "t4/host.json",
         "t4/generated.json",
+        "t4/memory.json",
         *(f"t4/{s}.{k}" for s in selection.suites() for k in ("csv", "json")),
     }
     assert gpu_run.run(tmp_path, ["ceilings"], 0.1, False) == 0

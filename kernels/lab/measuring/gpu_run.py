@@ -34,8 +34,8 @@ from kernels.paths import ROOT
 # Where tests marked `gpu` are; the other folders need what a GPU machine may not have.
 GPU_TESTS = ("tests/gpu", "tests/ops", "tests/test_philox.py")
 # What stands among the suites: what models launch, what a call from Python costs, what a compiler
-# writes.
-BESIDE = ("models", "host", "generated")
+# writes, what a training step needs of memory.
+BESIDE = ("models", "host", "generated", "memory")
 NO_TESTS_COLLECTED = 5  # pytest's exit code
 TABLE_DTYPES = ("bf16", "fp32")  # the last table stays short: the first of these a suite has
 

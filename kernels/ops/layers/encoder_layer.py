@@ -6,13 +6,18 @@
 
 x and y have the shape (B, S, E). What is fused with what stands in `steps`; launches forward:
 
-    pre-LN, inference   LN + QKV (one on Hopper, else two), attention, product + residual, LN,
-                        product + GELU, product + residual: 6 on Hopper, else 7
+    pre-LN, inference   LN + QKV, attention, product + residual, LN + product + GELU,
+                        product + residual: 5 on Hopper; where a norm and a product are two
+                        kernels, 7: for few rows (`prologues.ways.best`), and inside torch.compile
     post-LN, inference  QKV, attention, product + residual, LN, product + GELU, product + residual,
                         LN: 7
     training, dropout   a draw of seeds, LN, QKV, attention, product, dropout + residual + LN,
                         product, GELU + dropout, product, dropout + residual: 10; post-LN begins
                         without a norm: 9
+
+Where products are PyTorch's own (every card but Hopper, `epilogues.configurations.WAYS`), nothing
+is fused into one: GELU and each residual of inference is a launch more. Then inference takes 10,
+pre-LN or post-LN, and training as many as above.
 
 Sources: Vaswani et al., "Attention is all you need" (arXiv:1706.03762); Xiong et al., "On layer
 normalization in the transformer architecture" (arXiv:2002.04745).

@@ -5,6 +5,9 @@ Without dropout everything behind a product is its epilogue and every norm its p
     qkv = LayerNorm(x) · Wᵀ + b        attention        h = x + o · Woᵀ + bo
     a = gelu(LayerNorm(h) · W1ᵀ + b1)                   y = h + a · W2ᵀ + b2
 
+Each of these is one launch on Hopper, where the norm's weight is folded into the product's; the
+operation decides (`prologues.ways.best`), and elsewhere a norm is a launch of its own.
+
 With dropout a product leaves its sums, and one kernel takes them through dropout, residual and the
 next norm. Heads are laid out by strides and not by a copy: the product leaves rows of 3·H·D
 numbers, attention reads q, k and v where they stand in them, and leaves o in rows again.
@@ -32,6 +35,7 @@ from kernels.ops.norms.layernorm import layer_norm
 from kernels.ops.products.configurations import BY_TORCH
 from kernels.ops.products.linear import linear
 from kernels.ops.prologues.layernorm_linear import layernorm_linear
+from kernels.ops.prologues.layernorm_linear_gelu import layernorm_linear_gelu
 
 Tensor = torch.Tensor
 
@@ -109,10 +113,15 @@ def activated(x: Tensor, product: Product, activation: str, dropped: Dropped) ->
 
 
 def normed_and_activated(x: Tensor, norm: Norm, product: Product, activation: str) -> Tensor:
-    """act(LayerNorm(x) · Wᵀ + b) without a dropout."""
+    """act(LayerNorm(x) · Wᵀ + b) without a dropout.
+
+    Where products are PyTorch's own, so would be every operator of GELU behind them: there one
+    kernel of ours follows, as it follows a product with ReLU.
+    """
+    told = norm.weight, norm.bias, *product, norm.eps
     if activation in _FORMS and ways(x) != BY_TORCH:
-        return linear_bias_gelu(layer_norm(x, *norm), *product, _FORMS[activation])
-    y = layernorm_linear(x, norm.weight, norm.bias, *product, norm.eps)
+        return layernorm_linear_gelu(x, *told, _FORMS[activation])
+    y = layernorm_linear(x, *told)
     return activation_dropout(y, activation, 0.0)
 
 

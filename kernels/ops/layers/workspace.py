@@ -10,7 +10,9 @@ width E with I inside of the MLP, pre-LN:
     product + GELU      h E, LayerNorm(h) E, a I
     product + residual  h E, a I, y E
 
-so at most max(4E, 2E + I) at once: with I = 4E it is 6·B·S·E numbers. Post-LN the last norm reads
+so at most max(4E, 2E + I) at once: with I = 4E it is 6·B·S·E numbers. Where the norms are folded
+into their products no LayerNorm(x) lives, and neither LayerNorm(h). The most stays the same: it
+lives in attention or in the last product, which read neither. Post-LN the last norm reads
 what the last product left: max(4E, 3E + I). In a stack x of the layer is one more, E, which the
 layer before has written. DeepSpeed's layer sets aside 4·B·S·E for inference, to which what is I
 wide comes on top.
@@ -35,8 +37,13 @@ class Alive(NamedTuple):
     tensors: dict[str, int]
 
 
-def lifetimes(layer: FusedEncoderLayer, stacked: bool = False) -> tuple[Alive, ...]:
-    """What lives in inference, step by step; `stacked` where a layer before it has written x."""
+def lifetimes(
+    layer: FusedEncoderLayer, stacked: bool = False, folded: bool = False
+) -> tuple[Alive, ...]:
+    """What lives in inference, step by step; `stacked` where a layer before it has written x.
+
+    `folded` where a norm and the product behind it are one launch, pre-LN on Hopper.
+    """
     e, i = layer.self_attn.embed_dim, layer.linear1.out_features
     x = {"x": e} if stacked else {}
     found = [
@@ -44,11 +51,14 @@ def lifetimes(layer: FusedEncoderLayer, stacked: bool = False) -> tuple[Alive, .
         Alive("attention", {**x, "qkv": 3 * e, "o": e}),
     ]
     if layer.norm_first:
-        found[0] = Alive("LN + QKV", {**x, "LayerNorm(x)": e, "qkv": 3 * e})
+        of_x, of_h = ({}, {}) if folded else ({"LayerNorm(x)": e}, {"LayerNorm(h)": e})
+        before = "LN + " if folded else ""
+        found[0] = Alive("LN + QKV", {**x, **of_x, "qkv": 3 * e})
+        found.append(Alive("product + residual", {**x, "o": e, "h": e}))
+        if not folded:
+            found.append(Alive("LN", {**x, "h": e, **of_h}))
         found += [
-            Alive("product + residual", {**x, "o": e, "h": e}),
-            Alive("LN", {**x, "h": e, "LayerNorm(h)": e}),
-            Alive("product + GELU", {**x, "h": e, "LayerNorm(h)": e, "a": i}),
+            Alive(f"{before}product + GELU", {**x, "h": e, **of_h, "a": i}),
             Alive("product + residual", {**x, "h": e, "a": i, "y": e}),
         ]
     else:
