@@ -27,8 +27,8 @@ def kept_bytes(*args):
 
 def kept_tensor_by_tensor(batch, length, width, inner, heads, itemsize):
     tokens = np.int64(batch * length)
-    wide = {"x": width, "qkv": 3 * width, "o": width, "h": width, "u": width}
-    wide |= {"z": inner, "a": inner}
+    wide = {"qkv": 3 * width, "o": width, "h": width, "n": width, "y": width}
+    wide |= {"u": inner, "a": inner}
     rest = 4 * tokens * heads + 2 * 4 * tokens + 8 * 8
 
     def without(*names):

@@ -8,12 +8,12 @@ from kernels.ops.layers.checkpointed import activated_product as the_packages
 from kernels.philox import kept_elements, scale
 
 
-def gelu_back(da, z):
-    return torch.ops.aten.gelu_backward(da, z)
+def gelu_back(da, u):
+    return torch.ops.aten.gelu_backward(da, u)
 
 
-def gelu_back_over(da, z):
-    return torch.ops.aten.gelu_backward.grad_input(da, z, grad_input=da)
+def gelu_back_over(da, u):
+    return torch.ops.aten.gelu_backward.grad_input(da, u, grad_input=da)
 
 
 # 15.3
@@ -33,10 +33,10 @@ class _Over(torch.autograd.Function):
 
 def mlp_block_with(fault=""):
     def mlp_block(x, w1, w2):
-        z = x @ w1.T
-        a = F.gelu(z)
-        if fault == "z over":
-            z.data.copy_(a)
+        u = x @ w1.T
+        a = F.gelu(u)
+        if fault == "u over":
+            u.data.copy_(a)
         y = a @ w2.T
         if fault == "over x":
             return _Over.apply(x, y, "x")
@@ -46,7 +46,7 @@ def mlp_block_with(fault=""):
             made = _Over.apply(x.clone(), y, "x")
             return made
         if fault == "a over":
-            a.data.copy_(z)
+            a.data.copy_(u)
         if fault == "a new tensor":
             return x + y
         if fault == "residual by data":
@@ -80,32 +80,32 @@ def mlp_block_over_y(x, w1, w2):
 def product_with(fault=""):
     class Product(torch.autograd.Function):
         @staticmethod
-        def forward(ctx, z, weight, bias):
-            a = F.gelu(z)
+        def forward(ctx, u, weight, bias):
+            a = F.gelu(u)
             if fault == "relu":
-                a = z.relu()
+                a = u.relu()
             y = F.linear(a, weight, None if fault == "no bias" else bias)
-            ctx.save_for_backward(z, weight)
+            ctx.save_for_backward(u, weight)
             if fault == "a kept":
-                ctx.save_for_backward(z, weight, a)
+                ctx.save_for_backward(u, weight, a)
             if fault == "y kept":
-                ctx.save_for_backward(z, weight, y)
+                ctx.save_for_backward(u, weight, y)
             if fault == "a on ctx":
                 ctx.a = a
             if fault == "in a list":
                 _KEPT.append(a)
-            if fault == "z copied":
-                ctx.save_for_backward(z.clone(), weight)
+            if fault == "u copied":
+                ctx.save_for_backward(u.clone(), weight)
             if fault == "slope kept":
-                ctx.slope = gelu_back(torch.ones_like(z), z)
+                ctx.slope = gelu_back(torch.ones_like(u), u)
             return y
 
         @staticmethod
         def backward(ctx, dy):
-            z, weight = ctx.saved_tensors[:2]
-            a = F.gelu(z)
-            if fault == "a of z":
-                a = z
+            u, weight = ctx.saved_tensors[:2]
+            a = F.gelu(u)
+            if fault == "a of u":
+                a = u
             if fault == "gelu twice":
                 a = F.gelu(a)
             dweight, dbias = dy.T @ a, dy.sum(0)
@@ -115,19 +115,19 @@ def product_with(fault=""):
             if fault == "slope at a":
                 return gelu_back(da, a), dweight, dbias
             if fault == "slope at da":
-                return gelu_back(z, da), dweight, dbias
+                return gelu_back(u, da), dweight, dbias
             if fault == "no slope":
                 return da, dweight, dbias
             if fault == "gelu for slope":
                 return da * a, dweight, dbias
             if fault == "no gradient":
-                return gelu_back(da, z), None, dbias
+                return gelu_back(da, u), None, dbias
             if fault == "order":
-                return gelu_back(da, z), dbias, dweight
-            return gelu_back(da, z), dweight, dbias
+                return gelu_back(da, u), dbias, dweight
+            return gelu_back(da, u), dweight, dbias
 
-    def activated_product(z, weight, bias):
-        return Product.apply(z, weight, bias)
+    def activated_product(u, weight, bias):
+        return Product.apply(u, weight, bias)
 
     return activated_product
 
@@ -139,38 +139,38 @@ class _Needed(torch.autograd.Function):
     """Saved as it came in, and the slope by its formula."""
 
     @staticmethod
-    def forward(ctx, z, weight, bias):
-        ctx.save_for_backward(z, weight)
-        return torch.addmm(bias, F.gelu(z), weight.t())
+    def forward(ctx, u, weight, bias):
+        ctx.save_for_backward(u, weight)
+        return torch.addmm(bias, F.gelu(u), weight.t())
 
     @staticmethod
     def backward(ctx, dy):
-        z, weight = ctx.saved_tensors
-        dz = dweight = dbias = None
+        u, weight = ctx.saved_tensors
+        du = dweight = dbias = None
         if ctx.needs_input_grad[0]:
-            normal = torch.exp(-0.5 * z**2) / (2 * torch.pi) ** 0.5
-            dz = torch.mm(dy, weight) * (torch.special.ndtr(z) + z * normal)
+            normal = torch.exp(-0.5 * u**2) / (2 * torch.pi) ** 0.5
+            du = torch.mm(dy, weight) * (torch.special.ndtr(u) + u * normal)
         if ctx.needs_input_grad[1]:
-            dweight = torch.mm(dy.t(), F.gelu(z))
+            dweight = torch.mm(dy.t(), F.gelu(u))
         if ctx.needs_input_grad[2]:
             dbias = torch.sum(dy, dim=0)
-        return dz, dweight, dbias
+        return du, dweight, dbias
 
 
-def product_as_needed(z, weight, bias):
-    return _Needed.apply(z, weight, bias)
+def product_as_needed(u, weight, bias):
+    return _Needed.apply(u, weight, bias)
 
 
-def product_by_operators(z, weight, bias):
-    return F.linear(F.gelu(z), weight, bias)
+def product_by_operators(u, weight, bias):
+    return F.linear(F.gelu(u), weight, bias)
 
 
-def product_by_checkpoint(z, weight, bias):
-    return checkpoint(product_by_operators, z, weight, bias, use_reentrant=False)
+def product_by_checkpoint(u, weight, bias):
+    return checkpoint(product_by_operators, u, weight, bias, use_reentrant=False)
 
 
-def product_by_the_package(z, weight, bias):
-    return the_packages(z, weight, bias, "gelu")
+def product_by_the_package(u, weight, bias):
+    return the_packages(u, weight, bias, "gelu")
 
 
 # 15.6
@@ -181,8 +181,8 @@ def draw():
     return torch.randint(2**62, (2,))
 
 
-def factors(z, seed_offset):
-    return kept_elements(tuple(z.shape), P, seed_offset) * scale(P)
+def factors(u, seed_offset):
+    return kept_elements(tuple(u.shape), P, seed_offset) * scale(P)
 
 
 _LAST = {}
@@ -191,18 +191,18 @@ _LAST = {}
 def dropped_with(fault=""):
     class Dropped(torch.autograd.Function):
         @staticmethod
-        def forward(ctx, z, weight):
+        def forward(ctx, u, weight):
             seed_offset = torch.tensor([5, 6]) if fault == "one seed" else draw()
             _LAST["seed"] = seed_offset
-            made = factors(z, seed_offset)
+            made = factors(u, seed_offset)
             if fault == "no dropout":
-                made = torch.ones_like(z)
+                made = torch.ones_like(u)
             if fault == "no scale":
                 made = made / scale(P)
             if fault == "scale twice":
                 made = made * scale(P)
-            a = F.gelu(z) * made
-            ctx.save_for_backward(z, weight, seed_offset)
+            a = F.gelu(u) * made
+            ctx.save_for_backward(u, weight, seed_offset)
             if fault == "mask kept":
                 ctx.mask = made
             if fault == "mask of bool":
@@ -213,32 +213,32 @@ def dropped_with(fault=""):
 
         @staticmethod
         def backward(ctx, dy):
-            z, weight, seed_offset = ctx.saved_tensors
+            u, weight, seed_offset = ctx.saved_tensors
             if fault == "drawn again":
                 seed_offset = draw()
             if fault == "last call's":
                 seed_offset = _LAST["seed"]
-            made = factors(z, seed_offset)
+            made = factors(u, seed_offset)
             if fault == "next offset":
-                made = factors(z, seed_offset + torch.tensor([0, 1]))
+                made = factors(u, seed_offset + torch.tensor([0, 1]))
             if fault == "turned":
-                made = factors(z.T, seed_offset).T
+                made = factors(u.T, seed_offset).T
             if fault == "one seed" or fault == "":
                 pass
-            of_a = F.gelu(z) * made
-            of_z = dy @ weight * made
-            if fault == "no mask in dz":
-                of_z = dy @ weight
+            of_a = F.gelu(u) * made
+            of_u = dy @ weight * made
+            if fault == "no mask in du":
+                of_u = dy @ weight
             if fault == "no mask in dweight":
-                of_a = F.gelu(z)
-            if fault == "no scale in dz":
-                of_z = of_z / scale(P)
+                of_a = F.gelu(u)
+            if fault == "no scale in du":
+                of_u = of_u / scale(P)
             if fault == "factors twice":
-                of_z = of_z * made
-            return gelu_back(of_z, z), dy.T @ of_a
+                of_u = of_u * made
+            return gelu_back(of_u, u), dy.T @ of_a
 
-    def dropped_product(z, weight):
-        return Dropped.apply(z, weight)
+    def dropped_product(u, weight):
+        return Dropped.apply(u, weight)
 
     return dropped_product
 
@@ -247,113 +247,113 @@ class _OnCtx(torch.autograd.Function):
     """The seed as two numbers of Python; the factors multiply what forward multiplied."""
 
     @staticmethod
-    def forward(ctx, z, weight):
+    def forward(ctx, u, weight):
         ctx.seed = draw().tolist()
-        ctx.save_for_backward(z, weight)
-        return F.linear(F.gelu(z).mul_(factors(z, torch.tensor(ctx.seed))), weight)
+        ctx.save_for_backward(u, weight)
+        return F.linear(F.gelu(u).mul_(factors(u, torch.tensor(ctx.seed))), weight)
 
     @staticmethod
     def backward(ctx, dy):
-        z, weight = ctx.saved_tensors
-        made = factors(z, torch.tensor(ctx.seed))
-        return gelu_back(made * (dy @ weight), z), (F.gelu(z) * made).T.mm(dy).T
+        u, weight = ctx.saved_tensors
+        made = factors(u, torch.tensor(ctx.seed))
+        return gelu_back(made * (dy @ weight), u), (F.gelu(u) * made).T.mm(dy).T
 
 
-def dropped_by_numbers(z, weight):
-    return _OnCtx.apply(z, weight)
+def dropped_by_numbers(u, weight):
+    return _OnCtx.apply(u, weight)
 
 
 class _Masked(torch.autograd.Function):
     """Other random numbers than the book's: a generator of its own, whose seed is kept."""
 
     @staticmethod
-    def forward(ctx, z, weight):
+    def forward(ctx, u, weight):
         ctx.seed = int(torch.randint(2**62, (1,)))
-        ctx.save_for_backward(z, weight)
-        return (F.gelu(z) * _of_generator(z, ctx.seed)) @ weight.T
+        ctx.save_for_backward(u, weight)
+        return (F.gelu(u) * _of_generator(u, ctx.seed)) @ weight.T
 
     @staticmethod
     def backward(ctx, dy):
-        z, weight = ctx.saved_tensors
-        made = _of_generator(z, ctx.seed)
-        return gelu_back(dy @ weight * made, z), dy.T @ (F.gelu(z) * made)
+        u, weight = ctx.saved_tensors
+        made = _of_generator(u, ctx.seed)
+        return gelu_back(dy @ weight * made, u), dy.T @ (F.gelu(u) * made)
 
 
-def _of_generator(z, seed):
+def _of_generator(u, seed):
     generator = torch.Generator().manual_seed(seed)
-    return (torch.rand(z.shape, generator=generator) >= P) / (1 - P)
+    return (torch.rand(u.shape, generator=generator) >= P) / (1 - P)
 
 
-def dropped_by_a_generator(z, weight):
-    return _Masked.apply(z, weight)
+def dropped_by_a_generator(u, weight):
+    return _Masked.apply(u, weight)
 
 
 # 15.7
 def back_with(fault=""):
-    def product_backward(dy, z, weight):
+    def product_backward(dy, u, weight):
         if fault == "as given out":
-            a = F.gelu(z)
+            a = F.gelu(u)
             da = dy @ weight
-            return gelu_back(da, z), dy.T @ a
-        if fault == "over z":
-            dweight = dy.T @ F.gelu(z)
+            return gelu_back(da, u), dy.T @ a
+        if fault == "over u":
+            dweight = dy.T @ F.gelu(u)
             da = dy @ weight
-            return z.copy_(gelu_back_over(da, z)), dweight
+            return u.copy_(gelu_back_over(da, u)), dweight
         if fault == "da first":
             da = dy @ weight
-            dweight = dy.T @ F.gelu(z)
-            return gelu_back_over(da, z), dweight
-        a = F.gelu(z)
+            dweight = dy.T @ F.gelu(u)
+            return gelu_back_over(da, u), dweight
+        a = F.gelu(u)
         if fault == "a written over":
             torch.mm(dy, weight, out=a)
-            return gelu_back_over(a, z), dy.T @ a
-        if fault == "dz over a first":
+            return gelu_back_over(a, u), dy.T @ a
+        if fault == "du over a first":
             torch.mm(dy, weight, out=a)
-            gelu_back_over(a, z)
+            gelu_back_over(a, u)
             return a, dy.T @ a
-        if fault == "a of z":
-            a = z
+        if fault == "a of u":
+            a = u
         dweight = a.T @ dy if fault == "transposed" else dy.T @ a
         if fault == "mean":
             dweight /= len(dy)
         if fault != "a held":
             del a
         da = dy @ weight
-        if fault == "a new dz":
-            return gelu_back(da, z), dweight
+        if fault == "a new du":
+            return gelu_back(da, u), dweight
         if fault == "no slope":
             return da, dweight
         if fault == "slope at da":
-            return gelu_back(z, da), dweight
+            return gelu_back(u, da), dweight
         if fault == "changed places":
-            return dweight, gelu_back_over(da, z)
-        if fault == "dz alone":
-            return gelu_back_over(da, z)
-        return gelu_back_over(da, z), dweight
+            return dweight, gelu_back_over(da, u)
+        if fault == "du alone":
+            return gelu_back_over(da, u)
+        return gelu_back_over(da, u), dweight
 
     return product_backward
 
 
-def back_in_one_buffer(dy, z, weight):
-    """a's own memory takes da, and then dz."""
-    buffer = F.gelu(z)
+def back_in_one_buffer(dy, u, weight):
+    """a's own memory takes da, and then du."""
+    buffer = F.gelu(u)
     dweight = torch.mm(dy.t(), buffer)
     torch.mm(dy, weight, out=buffer)
-    torch.ops.aten.gelu_backward.grad_input(buffer, z, grad_input=buffer)
+    torch.ops.aten.gelu_backward.grad_input(buffer, u, grad_input=buffer)
     return [buffer, dweight]
 
 
-def back_in_pieces(dy, z, weight):
+def back_in_pieces(dy, u, weight):
     """A few columns of a at a time: no a, and yet more than the results."""
-    dz, dweight = dy @ weight, torch.empty_like(weight)
-    for first in range(0, z.shape[1], 8):
+    du, dweight = dy @ weight, torch.empty_like(weight)
+    for first in range(0, u.shape[1], 8):
         cols = slice(first, first + 8)
-        dweight[:, cols] = dy.T @ F.gelu(z[:, cols])
-    return gelu_back_over(dz, z), dweight
+        dweight[:, cols] = dy.T @ F.gelu(u[:, cols])
+    return gelu_back_over(du, u), dweight
 
 
-def back_inside(dy, z, weight):
+def back_inside(dy, u, weight):
     """a has no name."""
-    dweight = torch.einsum("te,ti->ei", dy, F.gelu(z))
-    dz = torch.matmul(dy, weight)
-    return gelu_back_over(dz, z), dweight
+    dweight = torch.einsum("te,ti->ei", dy, F.gelu(u))
+    du = torch.matmul(dy, weight)
+    return gelu_back_over(du, u), dweight

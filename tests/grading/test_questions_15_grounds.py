@@ -64,9 +64,9 @@ def test_each_layer_reads_what_its_kind_says():
 
 
 def test_gelus_slope_is_autograds():
-    z = torch.randn(50, dtype=torch.float64, requires_grad=True)
-    (right,) = torch.autograd.grad(mlps.gelu(z).sum(), z)
-    assert torch.allclose(mlps.slope(z), right)
+    u = torch.randn(50, dtype=torch.float64, requires_grad=True)
+    (right,) = torch.autograd.grad(mlps.gelu(u).sum(), u)
+    assert torch.allclose(mlps.slope(u), right)
 
 
 def test_gradients_of_a_block_are_autograds():
@@ -104,17 +104,17 @@ def test_the_books_backward_moves_one_tensor_more():
 
 
 def test_peaks_of_the_page():
-    sizes = {"u": 10, "z": 40, "a": 40, "l": 90, "dl": 90, "da": 40, "dz": 40, "dw1": 5, "dw2": 5}
+    sizes = {"n": 10, "u": 40, "a": 40, "l": 90, "dl": 90, "da": 40, "du": 40, "dw1": 5, "dw2": 5}
     steps = [
-        (("tokens",), ("u",)),
-        (("u", "w1"), ("z",)),
-        (("z",), ("a",)),
+        (("tokens",), ("n",)),
+        (("n", "w1"), ("u",)),
+        (("u",), ("a",)),
         (("a", "w2"), ("l",)),
         (("l", "targets"), ("dl",)),
         (("dl", "a"), ("dw2",)),
         (("dl", "w2"), ("da",)),
-        (("da", "z"), ("dz",)),
-        (("dz", "u"), ("dw1",)),
+        (("da", "u"), ("du",)),
+        (("du", "n"), ("dw1",)),
     ]
     assert peaks.alive(steps, sizes)[4] == max(peaks.alive(steps, sizes)) == 270
     assert peaks.peaks(steps, 4, sizes, "a") == (270, 230)
@@ -138,7 +138,7 @@ def test_what_a_forward_costs_is_what_pytorch_keeps():
     case = residual._cases(1)[0]
     (tokens, width), inner = case.x.shape, len(case.tensors["w1"])
     took = forward_cost(Attempt(functions.mlp_block_with("a new tensor"), 1), case)
-    assert took.kept == 4 * tokens * 2 * inner  # z and a
+    assert took.kept == 4 * tokens * 2 * inner  # u and a
     assert took.at_most == 4 * tokens * (2 * inner + 2 * width)
     took = forward_cost(Attempt(functions.mlp_block_with(), 1), case)
     assert took.at_most == 4 * tokens * (2 * inner + width)

@@ -35,10 +35,10 @@ _PLAIN, _GELU, _BOTH = kept.RIGHT
         ),
         (s.kept_with(plain=lambda *a: _PLAIN(1, *a[1:])), "plain", "The whole batch is kept"),
         (s.kept_with(plain=lambda *a: _PLAIN(*a[:5], 1)), "plain", "not bytes"),
-        (s.kept_with(plain=_GELU), "plain", "z is kept as well as a"),
+        (s.kept_with(plain=_GELU), "plain", "u is kept as well as a"),
         (s.kept_with(gelu=_PLAIN), "gelu", "What a flag makes again is not kept"),
         (s.kept_with(gelu=_BOTH), "gelu", "with both flags"),
-        (s.kept_with(gelu=lambda *a: int(kept.kept(a, inner=0))), "gelu", "z is kept for that"),
+        (s.kept_with(gelu=lambda *a: int(kept.kept(a, inner=0))), "gelu", "u is kept for that"),
         (s.kept_with(gelu=lambda *a: a[0] * a[1] * a[3] * a[5]), "gelu", "what the flag spares"),
         (s.kept_with(both=_GELU), "both", "What a flag makes again"),
         (

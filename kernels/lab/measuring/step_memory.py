@@ -54,8 +54,7 @@ def layers(width: int, norm_first: bool, device: torch.device) -> dict[str, Call
 
     theirs = nn.TransformerEncoderLayer
     fused = {
-        name: lambda flags=flags: made(FusedEncoderLayer, **flags)
-        for name, flags in FLAGS.items()
+        name: lambda flags=flags: made(FusedEncoderLayer, **flags) for name, flags in FLAGS.items()
     }
     return {
         "torch": lambda: made(theirs),

@@ -52,7 +52,7 @@ register(
         kind="fix",
         points=3,
         takes="mlp_block(x, w1, w2)",
-        hint="Which of the four tensors x, z, a and y does a backward read? Go through the "
+        hint="Which of the four tensors x, u, a and y does a backward read? Go through the "
         "operators one by one.",
         more_hints=(
             "A product saves both of its operands, GELU what it reads; nobody saves what a "
@@ -83,13 +83,13 @@ register(
 register(
     Question(
         id="15.5",
-        title="Keep z, make a again",
+        title="Keep u, make a again",
         kind="write",
         points=4,
-        takes="activated_product(z, weight, bias)",
-        hint="Forward saves z and weight. Backward makes a again, and goes on as ever.",
+        takes="activated_product(u, weight, bias)",
+        hint="Forward saves u and weight. Backward makes a again, and goes on as ever.",
         more_hints=(
-            "dweight = dy.T @ a, dbias = dy.sum(0), da = dy @ weight, dz = gelu_backward(da, z).",
+            "dweight = dy.T @ a, dbias = dy.sum(0), da = dy @ weight, du = gelu_backward(da, u).",
             "Behind its last line a forward's locals are gone. What ctx holds is not, under "
             "whatever name.",
         ),
@@ -102,7 +102,7 @@ register(
         title="A mask drawn twice",
         kind="fix",
         points=3,
-        takes="dropped_product(z, weight)",
+        takes="dropped_product(u, weight)",
         hint="How often is draw() called for one layer's forward and backward?",
         more_hints=(
             "draw() gives a tensor of two numbers: ctx.save_for_backward takes it as any other.",
@@ -117,11 +117,11 @@ register(
         title="A backward in no memory more",
         kind="optimise",
         points=4,
-        takes="product_backward(dy, z, weight)",
-        hint="Draw the lives of a, da and dz. Which two need not be alive at one time?",
+        takes="product_backward(dy, u, weight)",
+        hint="Draw the lives of a, da and du. Which two need not be alive at one time?",
         more_hints=(
-            "dweight takes a, dz takes da: first all that a is for, then del a.",
-            "gelu_backward_into(da, z) writes dz where da lies.",
+            "dweight takes a, du takes da: first all that a is for, then del a.",
+            "gelu_backward_into(da, u) writes du where da lies.",
         ),
         grade=grade_in_place,
     )
@@ -171,7 +171,7 @@ register(
         hint="Take one number of what is spared: what is read, written and computed to make it "
         "again? Then divide by its itemsize bytes.",
         more_hints=(
-            "A number of a: one of z is read, one of a is written. A number of o: three are read, "
+            "A number of a: one of u is read, one of a is written. A number of o: three are read, "
             "one is written, and 4 · length FLOPs are done.",
             "turn is where 4 · length / itemsize / flops_per_s is 4 / bytes_per_s.",
         ),

@@ -21,7 +21,7 @@ NAMES = ("gelu", "attention", "turn")
 
 
 def gelu(length: int, itemsize: int, flops_per_s: float, bytes_per_s: float) -> float:
-    """Return seconds for a byte spared: z is read and a written, and a was spared."""
+    """Return seconds for a byte spared: u is read and a written, and a was spared."""
     return 2 / bytes_per_s
 
 
@@ -39,14 +39,14 @@ RIGHT = (gelu, attention, turn)
 _BY_BYTES = "Seconds are bytes divided by bytes a second."
 _LONGER = "A kernel takes the longer of its two times: that of its FLOPs or that of its bytes."
 _GELU: tuple[Mistake, ...] = (
-    ("The launch reads z and writes a: two bytes move for each one spared.",
+    ("The launch reads u and writes a: two bytes move for each one spared.",
      lambda s, i, f, b: 1 / b),
-    ("The launch reads z and writes a: two bytes move for each one spared.",
+    ("The launch reads u and writes a: two bytes move for each one spared.",
      lambda s, i, f, b: 4 / b),
-    ("The launch reads z and writes a; a is read by the product with the flag and without.",
+    ("The launch reads u and writes a; a is read by the product with the flag and without.",
      lambda s, i, f, b: 3 / b),
     ("That is seconds for a number: it has itemsize bytes.", lambda s, i, f, b: 2 * i / b),
-    ("Bytes are counted as they are: of z and a alike itemsize a number, and they cancel.",
+    ("Bytes are counted as they are: of u and a alike itemsize a number, and they cancel.",
      lambda s, i, f, b: 2 / i / b),
     (_BY_BYTES, lambda s, i, f, b: b / 2),
     (_BY_BYTES, lambda s, i, f, b: 2 / f),

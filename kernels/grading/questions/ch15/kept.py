@@ -36,7 +36,7 @@ class Call(NamedTuple):
         return self.batch * self.length
 
 
-# Numbers a token: x, qkv, o, h and u are E wide, or 3E; z and a are I wide.
+# Numbers a token: qkv, o, h, n = LN(h) and y are E wide, or 3E; u and a are I wide.
 _WIDE, _INNER = 7, 2
 _SEEDS = 64
 
@@ -81,11 +81,12 @@ def _usual(wide: int, inner: int) -> tuple[Mistake, ...]:
         ("qkv has three vectors of E numbers a token.", of(wide=wide - 2)),
         ("qkv is one tensor, of 3E numbers a token: it is kept once.", of(wide=wide + 3)),
         (
-            "h is kept, and it is no other tensor of the list: LayerNorm's backward reads it.",
+            "Four tensors have E numbers a token, beside qkv: o, h, n and y.",
             of(wide=wide - 1),
         ),
         (
-            "The list is all that is kept: no other tensor of E numbers a token is.",
+            "The table is all that counts: no other tensor of E numbers a token does, x neither, "
+            "which is the y of the layer before.",
             of(wide=wide + 1),
         ),
         ("L is missing: 4 bytes for each query of each head.", less(lambda c: 4 * c.tokens
@@ -110,7 +111,7 @@ def _usual(wide: int, inner: int) -> tuple[Mistake, ...]:
          lambda *a: kept(a, wide, inner, _SEEDS * (Call(*a).tokens - 1))),
         ("L, the statistics and the seeds are kept too.",
          less(lambda c: 4 * c.tokens * (c.heads + 2) + _SEEDS)),
-        ("z and a have I numbers a token, not E.",
+        ("u and a have I numbers a token, not E.",
          lambda *a: kept(a, wide + inner, 0)),
     )  # fmt: skip
 
@@ -118,14 +119,14 @@ def _usual(wide: int, inner: int) -> tuple[Mistake, ...]:
 _FREED = "What a flag makes again is not kept: that is what it spares."
 _MISTAKES: tuple[tuple[Mistake, ...], ...] = (
     (
-        ("z is kept as well as a: GELU's backward reads z, the product's a.",
+        ("u is kept as well as a: GELU's backward reads u, the product's a.",
          lambda *a: kept(a, inner=1)),
         *_usual(7, 2),
     ),
     (
         (_FREED, plain),
         (
-            "a is made again from z, and z is kept for that.",
+            "a is made again from u, and u is kept for that.",
             lambda *a: kept(a, inner=0),
         ),
         (

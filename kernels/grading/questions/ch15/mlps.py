@@ -17,14 +17,14 @@ from kernels.registry import Tolerance
 Faults = Callable[[dict[str, Tensor]], Iterator[tuple[str, Tensor]]]
 
 
-def gelu(z: Tensor) -> Tensor:
-    """Return z · Φ(z)."""
-    return torch.nn.functional.gelu(z)
+def gelu(u: Tensor) -> Tensor:
+    """Return u · Φ(u)."""
+    return torch.nn.functional.gelu(u)
 
 
-def slope(z: Tensor) -> Tensor:
-    """Return the derivative of GELU at z: Φ(z) + z · φ(z)."""
-    return 0.5 * (1 + torch.erf(z / math.sqrt(2))) + z * torch.exp(-z * z / 2) / math.sqrt(
+def slope(u: Tensor) -> Tensor:
+    """Return the derivative of GELU at u: Φ(u) + u · φ(u)."""
+    return 0.5 * (1 + torch.erf(u / math.sqrt(2))) + u * torch.exp(-u * u / 2) / math.sqrt(
         2 * math.pi
     )
 
@@ -49,37 +49,37 @@ def explaining(faults: Faults) -> Callable[[list[Run]], str]:
     return lambda runs: recognised(runs, models)
 
 
-def back_through(dy: Tensor, z: Tensor, weight: Tensor) -> dict[str, Tensor]:
-    """Return y's gradients of y = gelu(z) · weightᵀ + bias: dz, dweight and dbias."""
+def back_through(dy: Tensor, u: Tensor, weight: Tensor) -> dict[str, Tensor]:
+    """Return y's gradients of y = gelu(u) · weightᵀ + bias: du, dweight and dbias."""
     return {
-        "dz": dy @ weight * slope(z),
-        "dweight": dy.T @ gelu(z),
+        "du": dy @ weight * slope(u),
+        "dweight": dy.T @ gelu(u),
         "dbias": dy.sum(0),
     }
 
 
-def gelu_faults(dy: Tensor, z: Tensor, weight: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Wrong dz of y = gelu(z) · weightᵀ."""
+def gelu_faults(dy: Tensor, u: Tensor, weight: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Wrong du of y = gelu(u) · weightᵀ."""
     da = dy @ weight
-    yield "GELU's slope is missing: dz is da · gelu'(z).", da
-    yield "da is multiplied by gelu(z): it takes the slope, gelu'(z).", da * gelu(z)
-    yield "The slope is taken at a: it is taken at z.", da * slope(gelu(z))
-    yield "The slope is taken at da: gelu_backward(da, z) has da first.", z * slope(da)
-    yield "da is missing: dz is da · gelu'(z), and da is dy · weight.", slope(z).expand_as(da)
-    yield "dz has the slope twice.", da * slope(z) ** 2
+    yield "GELU's slope is missing: du is da · gelu'(u).", da
+    yield "da is multiplied by gelu(u): it takes the slope, gelu'(u).", da * gelu(u)
+    yield "The slope is taken at a: it is taken at u.", da * slope(gelu(u))
+    yield "The slope is taken at da: gelu_backward(da, u) has da first.", u * slope(da)
+    yield "da is missing: du is da · gelu'(u), and da is dy · weight.", slope(u).expand_as(da)
+    yield "du has the slope twice.", da * slope(u) ** 2
 
 
-def weight_faults(dy: Tensor, z: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Wrong dweight of y = gelu(z) · weightᵀ."""
-    yield "dweight is made of z: the product read a = gelu(z), which is made again.", dy.T @ z
-    yield "dweight takes the slope: it takes a = gelu(z).", dy.T @ slope(z)
-    twice = "GELU is taken twice for dweight: what was kept is z, or it is a."
-    yield twice, dy.T @ gelu(gelu(z))
-    relu = "That is ReLU of z: asked is GELU."
-    yield relu, dy.T @ z.relu()
-    yield "dweight is a mean over the tokens: it is their sum.", dy.T @ gelu(z) / len(dy)
-    if dy.shape[1] == z.shape[1]:
-        yield "dweight is transposed: it is dyᵀ · a, of weight's shape.", gelu(z).T @ dy
+def weight_faults(dy: Tensor, u: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Wrong dweight of y = gelu(u) · weightᵀ."""
+    yield "dweight is made of u: the product read a = gelu(u), which is made again.", dy.T @ u
+    yield "dweight takes the slope: it takes a = gelu(u).", dy.T @ slope(u)
+    twice = "GELU is taken twice for dweight: what was kept is u, or it is a."
+    yield twice, dy.T @ gelu(gelu(u))
+    relu = "That is ReLU of u: asked is GELU."
+    yield relu, dy.T @ u.relu()
+    yield "dweight is a mean over the tokens: it is their sum.", dy.T @ gelu(u) / len(dy)
+    if dy.shape[1] == u.shape[1]:
+        yield "dweight is transposed: it is dyᵀ · a, of weight's shape.", gelu(u).T @ dy
 
 
 def sums(tensors: Sequence[Any]) -> int:

@@ -77,13 +77,13 @@ def _layer_norm(rng: random.Random) -> tuple[Saved, Tensor, Back]:
 
 
 def _gelu(rng: random.Random) -> tuple[Saved, Tensor, Back]:
-    z = _some(rng, *_shape(rng))
-    saved = {"z": z, "a": torch.nn.functional.gelu(z)}
+    u = _some(rng, *_shape(rng))
+    saved = {"u": u, "a": torch.nn.functional.gelu(u)}
 
     def back(s: Saved, dy: Tensor) -> tuple[Tensor, ...]:
-        return (torch.ops.aten.gelu_backward(dy, s["z"]),)
+        return (torch.ops.aten.gelu_backward(dy, s["u"]),)
 
-    return saved, _some(rng, *z.shape), back
+    return saved, _some(rng, *u.shape), back
 
 
 def _product(frozen: str) -> Callable[[random.Random], tuple[Saved, Tensor, Back]]:
@@ -113,14 +113,14 @@ def _dropout_add(rng: random.Random) -> tuple[Saved, Tensor, Back]:
 
 def _relu_dropout(rng: random.Random) -> tuple[Saved, Tensor, Back]:
     rows, cols = _shape(rng)
-    z, keep = _some(rng, rows, cols), _some(rng, rows, cols) > -0.5
-    z[0, 0], keep[0, 0] = 1.0, True
-    a = torch.where(keep, z.relu() / 0.75, 0.0)
+    u, keep = _some(rng, rows, cols), _some(rng, rows, cols) > -0.5
+    u[0, 0], keep[0, 0] = 1.0, True
+    a = torch.where(keep, u.relu() / 0.75, 0.0)
 
     def back(s: Saved, dy: Tensor) -> tuple[Tensor, ...]:
         return (torch.where(s["a"] > 0, dy / 0.75, 0.0),)
 
-    return {"z": z, "keep": keep, "a": a}, _some(rng, rows, cols), back
+    return {"u": u, "keep": keep, "a": a}, _some(rng, rows, cols), back
 
 
 def _softmax(rng: random.Random) -> tuple[Saved, Tensor, Back]:
@@ -151,7 +151,7 @@ KINDS: dict[str, Kind] = {
         "It is a LayerNorm, whose mean is 0 and whose weight is 1 here. 0 and 1 in their places "
         "change nothing; nan does, in whatever reads them.",
     ),
-    "GELU": Kind(_gelu, frozenset("a"), "GELU's slope is a function of z alone."),
+    "GELU": Kind(_gelu, frozenset("a"), "GELU's slope is a function of u alone."),
     "product": Kind(
         _product(""),
         frozenset(),
@@ -177,8 +177,8 @@ KINDS: dict[str, Kind] = {
     ),
     "ReLU and dropout": Kind(
         _relu_dropout,
-        frozenset(("z", "keep")),
-        "It is ReLU and dropout: a is above 0 just where z was and the mask kept it, so the "
+        frozenset(("u", "keep")),
+        "It is ReLU and dropout: a is above 0 just where u was and the mask kept it, so the "
         "backward asks a alone.",
     ),
     "softmax": Kind(_softmax, frozenset("s"), "A softmax goes back from p: it reads no score."),

@@ -163,7 +163,7 @@ _MISTAKES: tuple[tuple[Mistake, ...], ...] = (
 
 def _stack(rng: random.Random, layers: int, told: str) -> Timeline:
     """MLPs with a norm and a residual each, a loss behind them; which tensor is large, is drawn."""
-    big = {"z": 4, "a": 4, "l": rng.choice((2, 9, 40))}
+    big = {"u": 4, "a": 4, "l": rng.choice((2, 9, 40))}
     sizes: dict[str, int] = {}
 
     def made(name: str, kind: str) -> str:
@@ -173,11 +173,11 @@ def _stack(rng: random.Random, layers: int, told: str) -> Timeline:
 
     steps: list[Step] = []
     for i in range(layers):
-        x, u, z, a, y = (made(f"{kind}{at}", kind) for kind, at in
-                         (("x", i), ("u", i), ("z", i), ("a", i), ("x", i + 1)))  # fmt: skip
+        x, n, u, a, y = (made(f"{kind}{at}", kind) for kind, at in
+                         (("x", i), ("n", i), ("u", i), ("a", i), ("x", i + 1)))  # fmt: skip
         if i == 0:
             steps.append((("tokens",), (x,)))
-        steps += [((x,), (u,)), ((u, "w1"), (z,)), ((z,), (a,)), ((a, "w2", x), (y,))]
+        steps += [((x,), (n,)), ((n, "w1"), (u,)), ((u,), (a,)), ((a, "w2", x), (y,))]
         for name in (f"dw{i}", f"dv{i}"):
             sizes[name] = rng.randrange(20, 200)
     last = f"x{layers}"
@@ -189,13 +189,13 @@ def _stack(rng: random.Random, layers: int, told: str) -> Timeline:
         steps += [
             ((dy, f"a{i}"), (f"dv{i}",)),
             ((dy, "w2"), (f"da{i}",)),
-            ((f"da{i}", f"z{i}"), (f"dz{i}",)),
-            ((f"dz{i}", f"u{i}"), (f"dw{i}",)),
-            ((f"dz{i}", "w1"), (f"du{i}",)),
-            ((f"du{i}", f"x{i}", dy), (f"dx{i}",)),
+            ((f"da{i}", f"u{i}"), (f"du{i}",)),
+            ((f"du{i}", f"n{i}"), (f"dw{i}",)),
+            ((f"du{i}", "w1"), (f"dn{i}",)),
+            ((f"dn{i}", f"x{i}", dy), (f"dx{i}",)),
         ]
     sizes |= {"w1": 400, "w2": 400, "w": 900, "tokens": 8, "targets": 8}
-    names = [f"{kind}{rng.randrange(layers)}" for kind in rng.choice(("a", "au", "uz"))]
+    names = [f"{kind}{rng.randrange(layers)}" for kind in rng.choice(("a", "an", "nu"))]
     return Timeline(told, steps, back, sizes, rng.choice(names))
 
 
@@ -216,16 +216,16 @@ def _drawn(rng: random.Random) -> Timeline:
 
 
 def _lengthened(rng: random.Random) -> Timeline:
-    """z made from a u that nobody else reads: made again it keeps u, and is the peak's own step."""
-    names = ("u", "z", "a", "l", "dl", "da", "dz")
+    """u made from an n that nobody else reads: made again it keeps n, and sets the peak."""
+    names = ("n", "u", "a", "l", "dl", "da", "du")
     sizes = {name: rng.randrange(5, 20) for name in names}
-    sizes |= {name: rng.randrange(80, 120) for name in ("u", "z")}
+    sizes |= {name: rng.randrange(80, 120) for name in ("n", "u")}
     sizes |= {"da": rng.randrange(40, 60), "w": 7}
     steps: list[Step] = [
-        (("x",), ("u",)), (("u",), ("z",)), (("z",), ("a",)), (("a", "w"), ("l",)),
-        (("l",), ("dl",)), (("dl", "w"), ("da",)), (("da", "z"), ("dz",)),
+        (("x",), ("n",)), (("n",), ("u",)), (("u",), ("a",)), (("a", "w"), ("l",)),
+        (("l",), ("dl",)), (("dl", "w"), ("da",)), (("da", "u"), ("du",)),
     ]  # fmt: skip
-    return Timeline("a chain whose u is read once", steps, 4, sizes | {"x": 30}, "z")
+    return Timeline("a chain whose n is read once", steps, 4, sizes | {"x": 30}, "u")
 
 
 def _for_the_backward(rng: random.Random) -> Timeline:

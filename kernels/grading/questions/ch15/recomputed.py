@@ -1,4 +1,4 @@
-"""15.5 and 15.7: a product behind GELU that keeps z alone, and its backward in no memory more."""
+"""15.5 and 15.7: a product behind GELU that keeps u alone, and its backward in no memory more."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from kernels.grading.questions.kits.two_outputs import Part, are_two
 from kernels.grading.questions.kits.wrong_models import EXACT, Tensor, drawn
 from kernels.lab.counting.alive import Alive
 
-NAMES = ("y", "dz", "dweight", "dbias")
-# Tokens, inner, width; in the last but one dz is smaller than dweight.
+NAMES = ("y", "du", "dweight", "dbias")
+# Tokens, inner, width; in the last but one du is smaller than dweight.
 _PLAN = ((8, 24, 12), (5, 30, 7), (1, 16, 16), (4, 20, 30), (9, 9, 9))
 
 
 def _drawn(rng: random.Random, tokens: int, inner: int, width: int) -> dict[str, Tensor]:
     return {
-        "z": drawn(rng, (tokens, inner), torch.float32),
+        "u": drawn(rng, (tokens, inner), torch.float32),
         "weight": drawn(rng, (width, inner), torch.float32) * inner**-0.5,
         "bias": drawn(rng, (width,), torch.float32),
         "dy": 0.5 + drawn(rng, (tokens, width), torch.float32),
@@ -47,30 +47,30 @@ def _shapes(rng: random.Random) -> list[tuple[int, int, int]]:
 
 
 def _references(case: Case) -> Sequence[Case]:
-    z, weight, bias, dy = wide(case).values()
-    y = gelu(z) @ weight.T + bias
-    rights = [y, *back_through(dy, z, weight).values()]
+    u, weight, bias, dy = wide(case).values()
+    y = gelu(u) @ weight.T + bias
+    rights = [y, *back_through(dy, u, weight).values()]
     return [held_to(case, one, sum(weight.shape) + len(dy)) for one in rights]
 
 
 def _of_y(t: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    z, weight, bias, _ = t.values()
-    yield "The bias is missing.", gelu(z) @ weight.T
-    yield "GELU is missing: y is gelu(z) · weightᵀ + bias.", z @ weight.T + bias
-    yield "That is GELU of the product: GELU comes first.", gelu(z @ weight.T + bias)
-    yield "GELU is taken twice.", gelu(gelu(z)) @ weight.T + bias
-    tanh = torch.nn.functional.gelu(z, approximate="tanh")
-    yield "That is GELU's tanh form, which is near: asked is F.gelu(z).", tanh @ weight.T + bias
-    yield "That is ReLU, and not GELU.", z.relu() @ weight.T + bias
+    u, weight, bias, _ = t.values()
+    yield "The bias is missing.", gelu(u) @ weight.T
+    yield "GELU is missing: y is gelu(u) · weightᵀ + bias.", u @ weight.T + bias
+    yield "That is GELU of the product: GELU comes first.", gelu(u @ weight.T + bias)
+    yield "GELU is taken twice.", gelu(gelu(u)) @ weight.T + bias
+    tanh = torch.nn.functional.gelu(u, approximate="tanh")
+    yield "That is GELU's tanh form, which is near: asked is F.gelu(u).", tanh @ weight.T + bias
+    yield "That is ReLU, and not GELU.", u.relu() @ weight.T + bias
 
 
-def _of_z(t: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    z, weight, _, dy = t.values()
-    return gelu_faults(dy, z, weight)
+def _of_u(t: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    u, weight, _, dy = t.values()
+    return gelu_faults(dy, u, weight)
 
 
 def _of_weight(t: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    return weight_faults(t["dy"], t["z"])
+    return weight_faults(t["dy"], t["u"])
 
 
 def _of_bias(t: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
@@ -82,11 +82,11 @@ def _of_bias(t: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     yield "dbias is 0: y's gradient reaches the bias as it is, for each token.", 0 * dy[0]
 
 
-_FAULTS = (_of_y, _of_z, _of_weight, _of_bias)
+_FAULTS = (_of_y, _of_u, _of_weight, _of_bias)
 
 
 def grade_recomputed(attempt: Attempt) -> None:
-    """Grade `activated_product(z, weight, bias)`: right gradients, and z alone is kept."""
+    """Grade `activated_product(u, weight, bias)`: right gradients, and u alone is kept."""
     rng = random.Random(attempt.seed)
     cases: list[Case] = [
         ProductCase(_drawn(rng, *one), (), torch.zeros(one[0], one[2]), EXACT)
@@ -100,7 +100,7 @@ def grade_recomputed(attempt: Attempt) -> None:
                 f"{attempt.name} keeps {took.kept:,} bytes on {case}, beside its arguments and y; "
                 f"a has {sums([case.x]):,}.",
                 "What ctx.save_for_backward takes stays alive until the backward, and so does "
-                "whatever ctx holds by another name. z and weight are the caller's: to keep them "
+                "whatever ctx holds by another name. u and weight are the caller's: to keep them "
                 "costs nothing. y and a are not.",
             )
         if not isinstance(took.y.grad_fn, torch.autograd.function.BackwardCFunction):
@@ -110,16 +110,16 @@ def grade_recomputed(attempt: Attempt) -> None:
                 "PyTorch's own checkpoint makes a whole forward again. With a forward and a "
                 "backward of your own you say what is kept, and what is made again.",
             )
-    attempt.held.append("no byte is kept beside z and weight")
+    attempt.held.append("no byte is kept beside u and weight")
 
 
 def _back_cases(seed: int) -> tuple[list[Case], list[Case]]:
-    """The same calls twice: graded by dz, and by dweight."""
+    """The same calls twice: graded by du, and by dweight."""
     rng = random.Random(seed)
     found: tuple[list[Case], list[Case]] = ([], [])
     for shape in _shapes(rng):
         t = _drawn(rng, *shape)
-        given = {name: t[name] for name in ("dy", "z", "weight")}
+        given = {name: t[name] for name in ("dy", "u", "weight")}
         made = back_through(*(one.double() for one in given.values()))
         for cases, right in zip(found, made.values(), strict=False):
             case = ProductCase(given, (), right, EXACT)
@@ -127,26 +127,26 @@ def _back_cases(seed: int) -> tuple[list[Case], list[Case]]:
     return found
 
 
-def _back_of_z(t: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+def _back_of_u(t: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     yield from gelu_faults(*t.values())
-    dy, z, weight = t.values()
-    yield "a stands where da should: dz is da · gelu'(z).", gelu(z) * torch.ones_like(dy @ weight)
+    dy, u, weight = t.values()
+    yield "a stands where da should: du is da · gelu'(u).", gelu(u) * torch.ones_like(dy @ weight)
 
 
 def _back_of_weight(t: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    dy, z, weight = t.values()
-    yield from weight_faults(dy, z)
+    dy, u, weight = t.values()
+    yield from weight_faults(dy, u)
     over = "dweight was made of what lies where a was: make it before a is written over."
     yield over, dy.T @ (dy @ weight)
-    yield over, dy.T @ back_through(dy, z, weight)["dz"]
+    yield over, dy.T @ back_through(dy, u, weight)["du"]
 
 
 def grade_in_place(attempt: Attempt) -> None:
-    """Grade `product_backward(dy, z, weight)`: (dz, dweight), nothing alive beside them."""
-    of_z, of_weight = _back_cases(attempt.seed)
-    are_two(attempt, of_z[0], "(dz, dweight)")
+    """Grade `product_backward(dy, u, weight)`: (du, dweight), nothing alive beside them."""
+    of_u, of_weight = _back_cases(attempt.seed)
+    are_two(attempt, of_u[0], "(du, dweight)")
     for place, (cases, name, faults) in enumerate(
-        ((of_z, "dz", _back_of_z), (of_weight, "dweight", _back_of_weight))
+        ((of_u, "du", _back_of_u), (of_weight, "dweight", _back_of_weight))
     ):
         part = Attempt(Part(attempt.answer, place), attempt.seed)
         try:
@@ -154,29 +154,29 @@ def grade_in_place(attempt: Attempt) -> None:
         except Wrong as wrong:
             if "changed its input" in wrong.sentence:
                 wrong.means = wrong.means or (
-                    "z is the caller's, and so are dy and weight: others may read them later. da "
+                    "u is the caller's, and so are dy and weight: others may read them later. da "
                     "is yours, of the same size."
                 )
             if "returned the shape" in wrong.sentence:
                 wrong.means = wrong.means or (
-                    "dz has the shape of z, and dweight that of weight, (E, I): dyᵀ · a. They are "
+                    "du has the shape of u, and dweight that of weight, (E, I): dyᵀ · a. They are "
                     "returned in this order."
                 )
             raise
-    attempt.held.append(f"dz and dweight right on {len(of_z)} random inputs")
-    for case in of_z:
+    attempt.held.append(f"du and dweight right on {len(of_u)} random inputs")
+    for case in of_u:
         given = [one.clone() for one in case.tensors.values()]
         with Alive(given) as alive:
             outputs = call(attempt, *given)
             peak = alive.peak
         results = sums(outputs)
         if peak > results:
-            inner = sums([case.tensors["z"]])
+            inner = sums([case.tensors["u"]])
             raise Wrong(
-                f"{attempt.name} has {peak - results:,} bytes more alive at once than dz and "
+                f"{attempt.name} has {peak - results:,} bytes more alive at once than du and "
                 f"dweight have, on {case}; a and da have {inner:,} each.",
-                "While a is there, dz isn't yet: a takes the memory that dz will take. Make "
-                "dweight of it, let go of it, and only then make da. dz is written over da, "
+                "While a is there, du isn't yet: a takes the memory that du will take. Make "
+                "dweight of it, let go of it, and only then make da. du is written over da, "
                 "element by element.",
             )
     attempt.held.append("no byte is alive beside the arguments and the results")

@@ -36,10 +36,10 @@ def _cases(seed: int) -> list[Case]:
 def _parts(t: dict[str, Tensor], overwritten: Tensor | None = None) -> list[Tensor]:
     """y, dx, dw1 and dw2; dw1 of another x if one is given."""
     x, w1, w2, dy = t.values()
-    z = x @ w1.T
-    dz = dy @ w2 * slope(z)
+    u = x @ w1.T
+    du = dy @ w2 * slope(u)
     read = x if overwritten is None else overwritten
-    return [x + gelu(z) @ w2.T, dy + dz @ w1, dz.T @ read, dy.T @ gelu(z)]
+    return [x + gelu(u) @ w2.T, dy + du @ w1, du.T @ read, dy.T @ gelu(u)]
 
 
 def _references(case: Case) -> Sequence[Case]:
@@ -48,18 +48,18 @@ def _references(case: Case) -> Sequence[Case]:
 
 
 _OVERWRITTEN = (
-    "dw1 is dzᵀ · x, and where x was the sum lies now: its product saved x, and read what stands "
+    "dw1 is duᵀ · x, and where x was the sum lies now: its product saved x, and read what stands "
     "there today. Write the sum over a tensor that no backward reads."
 )
 
 
 def _of_y(t: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     x, w1, w2, _ = t.values()
-    z = x @ w1.T
-    yield "The residual is missing: y is x + the MLP of x.", gelu(z) @ w2.T
-    yield "GELU is missing.", x + z @ w2.T
-    yield "The residual is added twice.", 2 * x + gelu(z) @ w2.T
-    yield "The residual is taken away.", gelu(z) @ w2.T - x
+    u = x @ w1.T
+    yield "The residual is missing: y is x + the MLP of x.", gelu(u) @ w2.T
+    yield "GELU is missing.", x + u @ w2.T
+    yield "The residual is added twice.", 2 * x + gelu(u) @ w2.T
+    yield "The residual is taken away.", gelu(u) @ w2.T - x
     yield "The MLP is missing: y is x + the MLP of x.", x
 
 
@@ -78,7 +78,7 @@ def _of_x(t: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     )
     yield "dy reaches x twice over the residual.", 2 * dy + of_mlp
     yield (
-        "GELU's slope is taken of what lies where z was: z was overwritten.",
+        "GELU's slope is taken of what lies where u was: u was overwritten.",
         dy + (dy @ w2 * slope(gelu(x @ w1.T))) @ w1,
     )
 
@@ -93,9 +93,9 @@ def _of_w1(t: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
 
 def _of_w2(t: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     x, w1, _, dy = t.values()
-    z = x @ w1.T
-    yield "dw2 is dyᵀ · a, and a was overwritten: its product saved it.", dy.T @ z
-    yield "dw2 is dyᵀ · a, and a was overwritten: its product saved it.", dy.T @ gelu(gelu(z))
+    u = x @ w1.T
+    yield "dw2 is dyᵀ · a, and a was overwritten: its product saved it.", dy.T @ u
+    yield "dw2 is dyᵀ · a, and a was overwritten: its product saved it.", dy.T @ gelu(gelu(u))
 
 
 _FAULTS: tuple[Callable[..., Iterator[tuple[str, Tensor]]], ...] = (_of_y, _of_x, _of_w1, _of_w2)
@@ -112,8 +112,8 @@ def grade_residual(attempt: Attempt) -> None:
         if took.at_most > budget:
             raise Wrong(
                 f"{attempt.name} has {took.at_most:,} bytes alive at once beside its arguments on "
-                f"{case}; z, a and y are {budget:,}.",
+                f"{case}; u, a and y are {budget:,}.",
                 "One tensor of them is read by no backward, neither by GELU's nor by a product's: "
                 "what a product leaves. The sum fits where that lies.",
             )
-    attempt.held.append("z, a and y are all that is ever alive, and x is as it was")
+    attempt.held.append("u, a and y are all that is ever alive, and x is as it was")

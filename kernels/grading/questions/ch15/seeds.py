@@ -24,9 +24,9 @@ _PLAN = ((8, 16, 20), (6, 24, 24), (20, 12, 21))
 
 
 class Called(NamedTuple):
-    """A call: its leaves, its output, and by what each number of gelu(z) was multiplied."""
+    """A call: its leaves, its output, and by what each number of gelu(u) was multiplied."""
 
-    z: Tensor
+    u: Tensor
     weight: Tensor
     dy: Tensor
     y: Tensor
@@ -34,25 +34,25 @@ class Called(NamedTuple):
 
 
 def _inputs(rng: random.Random, tokens: int, inner: int, width: int) -> tuple[Tensor, ...]:
-    z = drawn(rng, (tokens, inner), torch.float32)
+    u = drawn(rng, (tokens, inner), torch.float32)
     # Neither gelu nor its slope is near 0 here, so that every factor shows.
-    z = 0.4 + z.abs().clamp(max=2.5)
+    u = 0.4 + u.abs().clamp(max=2.5)
     weight = torch.linalg.qr(drawn(rng, (width, inner), torch.float64))[0].float()
     dy = torch.linalg.qr(drawn(rng, (width, tokens), torch.float64))[0].T.contiguous().float()
-    return z, weight.contiguous(), dy
+    return u, weight.contiguous(), dy
 
 
 def _called(attempt: Attempt, given: tuple[Tensor, ...]) -> Called:
-    z, weight, dy = given
-    leaves = [one.detach().clone().requires_grad_() for one in (z, weight)]
+    u, weight, dy = given
+    leaves = [one.detach().clone().requires_grad_() for one in (u, weight)]
     y = call(attempt, *(leaf.clone() for leaf in leaves))
     if y is None or y is ...:
         raise NotAnswered
     fault = kind_fault(y, dy)
     if fault is not None:
-        raise Wrong(f"{attempt.name} on z {tuple(z.shape)}, weight {tuple(weight.shape)}: {fault}.")
+        raise Wrong(f"{attempt.name} on u {tuple(u.shape)}, weight {tuple(weight.shape)}: {fault}.")
     made = y.detach().double() @ weight.double()  # weight's columns are orthonormal
-    return Called(leaves[0], leaves[1], dy, y, made / gelu(z.double()))
+    return Called(leaves[0], leaves[1], dy, y, made / gelu(u.double()))
 
 
 def _near(one: Tensor, other: Any) -> bool:
@@ -66,13 +66,13 @@ def _is_dropout(attempt: Attempt, one: Called) -> None:
         return
     means = ""
     if _near(one.factors, 1.0):
-        means = "Nothing is dropped: a is gelu(z) times the factors of dropout."
+        means = "Nothing is dropped: a is gelu(u) times the factors of dropout."
     elif bool((((one.factors - 1).abs() < 1e-3) | dropped).all()):
         means = "What is kept lacks the scale: factors(...) has it."
     elif bool((((one.factors - scale(P) ** 2).abs() < 1e-3) | dropped).all()):
         means = "The scale is applied twice: factors(...) has it already."
     raise Wrong(
-        f"The output of {attempt.name} is not gelu(z) with each number dropped or times "
+        f"The output of {attempt.name} is not gelu(u) with each number dropped or times "
         f"{scale(P):.4g}, in the product with weight.",
         means,
     )
@@ -110,10 +110,10 @@ def _back(one: Called, leaf: Tensor) -> Tensor:
 
 
 def _right_back(attempt: Attempt, one: Called, later: Called) -> None:
-    z, weight, dy = (t.detach().double() for t in (one.z, one.weight, one.dy))
+    u, weight, dy = (t.detach().double() for t in (one.u, one.weight, one.dy))
     rights = (
-        ("dz", one.z, dy @ weight * slope(z) * one.factors),
-        ("dweight", one.weight, dy.T @ (gelu(z) * one.factors)),
+        ("du", one.u, dy @ weight * slope(u) * one.factors),
+        ("dweight", one.weight, dy.T @ (gelu(u) * one.factors)),
     )
     for what, leaf, right in rights:
         made = call(Attempt(_Named(attempt, lambda leaf=leaf: _back(one, leaf)), attempt.seed))
@@ -123,11 +123,11 @@ def _right_back(attempt: Attempt, one: Called, later: Called) -> None:
         got = made.double()
         if bool(((got - right).abs() <= 1e-4 * right.abs().max()).all()):
             continue
-        da = dy @ weight * slope(z)
-        if what == "dz":  # what is divided by nearly 0 tells nothing
+        da = dy @ weight * slope(u)
+        if what == "du":  # what is divided by nearly 0 tells nothing
             factors = torch.where(da.abs() > 0.02 * da.abs().max(), got / da, torch.nan)
         else:
-            factors = dy @ got / gelu(z)  # dy's rows are orthonormal
+            factors = dy @ got / gelu(u)  # dy's rows are orthonormal
         first = int(((got - right).abs() > 1e-4 * right.abs().max()).flatten().int().argmax())
         at = tuple(int(i) for i in divmod(first, right.shape[1]))
         raise Wrong(
@@ -150,7 +150,7 @@ class _Named:
 
 
 def grade_seeds(attempt: Attempt) -> None:
-    """Grade `dropped_product(z, weight)`: a fresh mask each call, the same one back, none kept."""
+    """Grade `dropped_product(u, weight)`: a fresh mask each call, the same one back, none kept."""
     rng = random.Random(attempt.seed)
     # What the answer draws is of the check's own seed.
     torch.manual_seed(rng.getrandbits(40))
@@ -171,9 +171,9 @@ def grade_seeds(attempt: Attempt) -> None:
             )
         _right_back(attempt, one, later)
         _right_back(attempt, later, later)
-    attempt.held.append(f"dz and dweight by each forward's own mask, on {2 * len(shapes)} calls")
+    attempt.held.append(f"du and dweight by each forward's own mask, on {2 * len(shapes)} calls")
     given = _inputs(rng, 16, 24, 40)
-    named = dict(zip(("z", "weight", "dy"), given, strict=True))
+    named = dict(zip(("u", "weight", "dy"), given, strict=True))
     case = ProductCase(named, (), torch.zeros(16, 40), EXACT)
     took = forward_cost(attempt, case)
     if took.kept > _SEED_BYTES:
@@ -183,4 +183,4 @@ def grade_seeds(attempt: Attempt) -> None:
             "The factors are a function of the seed and of each number's place: keep the seed "
             "alone.",
         )
-    attempt.held.append("16 bytes are kept beside z and weight")
+    attempt.held.append("16 bytes are kept beside u and weight")
