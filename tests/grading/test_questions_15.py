@@ -1,14 +1,26 @@
 """Each known-wrong function of set 15 fails with the diagnosis meant for it; right answers pass."""
 
 import pytest
+import torch
 
 from kernels.grading import check
+from kernels.launch import interpreting
 from tests.grading import submissions_15 as s
 from tests.grading import submissions_15_functions as functions
 from tests.grading import submissions_15_kernels as kernels
 from tests.grading.known_wrong import fails, given_out
 from tests.grading.right import assert_all_pass_soon
 from tests.grading.submissions import AlwaysEqual
+
+
+def counted_by_a_launch(*args):
+    """Ask the ledger of a small call in place of a prediction."""
+    of_rows, of_cols = torch.zeros(3, 1, 16), torch.ones(16)
+    with interpreting() as launches:
+        kernels.normed_with()(*of_rows, of_cols, *torch.ones(2, 1), torch.tensor([3, 4]), 0.5)
+    assert len(launches) == 1
+    return s.kept_bytes(*args)
+
 
 RIGHT = {
     "15.1": (s.kept_bytes, s.kept_tensor_by_tensor, s.kept_with()),
@@ -201,6 +213,7 @@ def test_launches_wrong(answer, message, means):
     [
         ("15.1", lambda *args: (AlwaysEqual(),) * 3, "is an int", ""),
         ("15.1", lambda *args: (1.0, 1, 1), "plain is an int", "// divides whole numbers"),
+        ("15.1", counted_by_a_launch, "launches switched_normed", "asks for a prediction"),
         ("15.2", lambda layer: AlwaysEqual(), "it takes the set of names", ""),
         ("15.2", lambda layer: {"dy"}, "no name of layer.saved", ""),
         ("15.2", lambda layer: layer.backward({}), "raised ValueError", ""),

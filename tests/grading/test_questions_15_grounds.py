@@ -40,7 +40,7 @@ def kept_by_the_layer(dtype: torch.dtype, **flags: bool) -> int:
     x = torch.randn(B, S, E, dtype=dtype).requires_grad_()
     with Alive(x, list(layer.parameters())) as alive:
         y = layer(x)
-        gc.collect()  # what a product left is held by a circle until then
+        gc.collect()  # an interpreted launch holds its arguments in a circle until then
         return alive.now - y.nbytes + x.nbytes
 
 
