@@ -185,3 +185,25 @@ def test_a_captured_step_draws_other_masks_in_each_replay():
     first = y.clone()
     graph.replay()
     assert not torch.equal(first, y)
+
+
+@pytest.mark.proves("kernels.ops.layers.stochastic", "kernels.ops.layers.stochastic_kernels")
+@ORDERS
+def test_stochastic_mode_is_as_near_and_launches_two_less(norm_first):
+    shape = (8, 2048, WIDTH)
+    x, dy = random(*shape), random(*shape, seed=3)
+    found, launched = [], []
+    for mode in (False, True):
+        layer = made(dropout=0.1, norm_first=norm_first, stochastic_mode=mode)
+        for _ in range(3):
+            torch.manual_seed(9)
+            found.append(both_ways(layer, layer, x, dy))
+        _, seen = profiled(lambda layer=layer: both_ways(layer, layer, x, dy))
+        launched.append(sum(len(one.kernels) for one in seen))
+        assert layer._sums is None or not layer._sums.any()
+    assert launched[0] - launched[1] == 2
+    names = ("y", "x", *dict(layer.named_parameters()))
+    for name, fixed, one, other in zip(names, found[0], *found[4:], strict=True):
+        assert off(one, fixed.double()) <= 2.0**-7, name
+        if not name.startswith("norm"):
+            assert torch.equal(one, other), name  # only sums by atomics may differ
