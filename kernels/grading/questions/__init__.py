@@ -15,6 +15,7 @@ from kernels.grading.questions import (
     ch12,
     ch13,
     ch14,
+    ch15,
 )
 
 __all__ = [
@@ -32,4 +33,5 @@ __all__ = [
     "ch12",
     "ch13",
     "ch14",
+    "ch15",
 ]
