@@ -184,7 +184,7 @@ def test_a_short_training_goes_as_pytorchs(norm_first):
     told = {"norm_first": norm_first, "dropout": 0.0}
     ours = losses(FusedEncoderLayer, as_called, STEPS, **told)
     theirs = losses(nn.TransformerEncoderLayer, as_called, STEPS, **told)
-    assert theirs[-3:].mean() < 0.97 * theirs[:3].mean()  # it learns
+    assert theirs[-3:].mean() < 0.98 * theirs[:3].mean()  # it learns
     assert bool(((ours / theirs - 1).abs() < 0.02).all())
     other = {**told, "norm_first": not norm_first}
     wrong = losses(nn.TransformerEncoderLayer, as_called, STEPS, **other)
