@@ -12,6 +12,7 @@ from kernels.ops.layers import stochastic
 from kernels.ops.layers.encoder_layer import FusedEncoderLayer
 from kernels.ops.norms import layernorm
 from kernels.ops.norms.backward import shared_out
+from kernels.ops.shared import operators
 from tests.ops.test_encoder_counted import X, made, names, trained
 from tests.ops.test_encoder_layer import both_ways, exact_and_near, off, random
 from tests.ops.test_encoder_layer import made as made_off_its_beginning
@@ -124,6 +125,20 @@ def test_without_dropout_and_in_inference_nothing_changes():
         assert torch.equal(layer(X), other(X))
 
 
+@pytest.mark.parametrize("norm_first", [True, False], ids=["pre", "post"])
+def test_compiled_whole(norm_first):
+    layer = made_off_its_beginning(norm_first=norm_first, dropout=0.3, stochastic_mode=True)
+    whole = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    x, dy = random(2, 6, 16), random(2, 6, 16, seed=3)
+    found = []
+    for call in (layer, whole):
+        torch.manual_seed(2)
+        found.append(both_ways(layer, call, x, dy))
+    assert not layer._sums.any()
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+
+
 def test_with_both_flags_too():
     flags = {"gelu_checkpoint": True, "attn_dropout_checkpoint": True}
     for norm_first in (True, False):
@@ -165,3 +180,17 @@ def test_a_count_begins_with_sums_that_are_zeros():
         torch.manual_seed(seed)
         _, back = aten.count_training(layer, random(1, 8, 16, dtype=BF16).requires_grad_())
         assert names(back).count("norm_backward_adding") == 2
+
+
+@pytest.mark.parametrize("rows", [13, 128])
+def test_the_short_way_gives_the_same_bits(rows, monkeypatch):
+    """Of many rows by atomics, of few in a fixed order; each launch is kept and made again."""
+    calls = [given(rows, 24, BF16), given(rows, 24, BF16)]
+    calls[1][0] = calls[1][0].flip(0)
+    wanted = [stochastic._back(*arguments) for arguments in calls]
+    monkeypatch.setattr(operators, "SHORT_WHERE", "is_cpu")
+    for _ in range(2):
+        for arguments, expected in zip(calls, wanted, strict=True):
+            for one, other in zip(stochastic._back(*arguments), expected, strict=True):
+                assert torch.equal(one, other)
+            assert not arguments[-1].any()

@@ -57,6 +57,8 @@ _LOOKS: dict[str, tuple[str, str]] = {
     "one_kernel_folding": (YELLOW, "P"),
     "compile_graphs": (PURPLE, "*"),
     "eager_fastpath": (VERMILLION, "P"),
+    "fused_graphs": (GREEN, "D"),
+    "fused_checkpointed": (BLUE, "o"),
 }
 VARIANTS = tuple(_LOOKS)
 

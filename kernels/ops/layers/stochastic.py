@@ -13,7 +13,6 @@ this mode goes back on one stream at a time.
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -29,7 +28,7 @@ from kernels.ops.norms.backward import shared_out
 from kernels.ops.norms.configurations import Teams, backward_configuration
 from kernels.ops.norms.operators import _backward_composed, norm_train
 from kernels.ops.products.linear import ways as product_ways
-from kernels.ops.products.operators import _formula as back_through_product
+from kernels.ops.products.operators import gradients
 from kernels.ops.prologues.layernorm_linear import NAME as PROLOGUE
 from kernels.ops.prologues.ways import two_kernels
 from kernels.ops.shared.operators import define, device_guard, like, refuse_second_derivative
@@ -103,8 +102,7 @@ def _launch(
             dx,
             dweight,
             dbias,
-            sums.view(torch.float32),
-            sums[2 * n_cols :],
+            sums,
             rows,
             rows_each,
             n_cols // unit,
@@ -173,15 +171,12 @@ class _Projected(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> Any:
         x, norm_weight, norm_bias, weight, sums = ctx.saved_tensors
         for_x, *for_norm, for_weight, for_bias = ctx.needs_input_grad[:5]
-        h, _, mean, inv_std = norm_train(x, None, norm_weight, norm_bias, ctx.eps, True)
+        # What was checked forward: a compiler takes no questions of a layout here.
+        again = norm_train.operator if torch.compiler.is_compiling() else norm_train  # type: ignore[attr-defined]
+        h, _, mean, inv_std = again(x, None, norm_weight, norm_bias, ctx.eps, True)
         through = for_x or any(for_norm)
-        by = product_ways(x)
-        product = SimpleNamespace(
-            saved_tensors=(h, weight),
-            needs_input_grad=(through, for_weight, for_bias),
-            by=(by.grad_x, by.grad_weight),
-        )
-        dh, dweight, dbias, *_ = back_through_product(product, dy)
+        by, wants = product_ways(x), (through, for_weight, for_bias)
+        dh, dweight, dbias = gradients(dy, h, weight, wants, by.grad_x, by.grad_weight)
         dx = of_weight = of_bias = None
         if through:
             given = dh, None, x, norm_weight, norm_bias, mean, inv_std, sums

@@ -24,8 +24,7 @@ def norm_backward_adding(
     dx_ptr,
     dweight_ptr,
     dbias_ptr,
-    sums_ptr,
-    arrived_ptr,
+    known_ptr,
     n_rows,
     rows_each,
     n_col_units,
@@ -33,9 +32,12 @@ def norm_backward_adding(
     BLOCK_COLS: tl.constexpr,
 ):
     # A program takes `rows_each` rows, one after the other; its sums stay in registers until then.
+    # known_ptr: two rows of fp32, the sums, and a counter behind them, all told as int32.
     n_cols = n_col_units * STRIDE_UNIT
     cols = tl.arange(0, BLOCK_COLS)
     mask = cols < n_cols
+    sums_ptr = known_ptr.to(tl.pointer_type(tl.float32), bitcast=True)
+    arrived_ptr = known_ptr + 2 * n_cols
     weight = tl.load(weight_ptr + cols, mask=mask, other=0.0).to(tl.float32)
     dweight = tl.zeros([BLOCK_COLS], tl.float32)
     dbias = tl.zeros([BLOCK_COLS], tl.float32)
