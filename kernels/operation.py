@@ -90,9 +90,10 @@ class Variant:
     the tests hold the ledger to; None where nobody has written it down.
     `cases` are those that a suite measures it in, for one that is too slow to set up everywhere;
     None is all of them. `own_random` says that it draws other random numbers than the reference.
-    `waits` says that a call waits for the GPU, so that no CUDA graph takes it: it is timed from
-    Python alone. `part` says that it computes a part of the operation, as a product without its
-    norm: what no variant does without, beside which they are timed. Nobody holds it to values.
+    `waits` says that a call waits for the GPU, or replays a CUDA graph of its own, so that no CUDA
+    graph takes it: it is timed from Python alone. `part` says that it computes a part of the
+    operation, as a product without its norm: what no variant does without, beside which they are
+    timed. Nobody holds it to values.
     """
 
     name: str
@@ -169,10 +170,12 @@ class Random:
     first part, along the first independent dimension, in the whole.
 
     Of several outputs it is the one at `place` that numbers decide over, and the references of all
-    are `outputs(that one's reference, **inputs)`.
+    are `outputs(that one's reference, **inputs)`. `outcomes` is None where one dropout follows
+    another, so that an element may have any value: a variant that draws numbers of its own is held
+    to the reference at the probability 0, forward too.
     """
 
-    outcomes: Callable[..., tuple[torch.Tensor, torch.Tensor]]
+    outcomes: Callable[..., tuple[torch.Tensor, torch.Tensor]] | None
     probability: str = "p"
     place: int = 0
     outputs: Callable[..., tuple[torch.Tensor, ...]] | None = None
@@ -192,7 +195,7 @@ class Op:
 
     `dims` names the sizes of a shape by a letter each: "RN" for rows of N columns, "MKN" for a
     product, "BHSD" for attention. `tensors` and `outputs` give each tensor's dimensions in these
-    letters ("N" for a weight); a letter that is none of `dims` is a size that an option sets.
+    letters ("N" for a weight); `multiples` gives further ones, each so many times one of `dims`.
     `independent` are the letters along which each part is computed alone: a reference may go part
     by part there. `degrees` says how counts grow with a size, as the degree of a polynomial: 1 for
     rows, 2 for the length of attention's sequences; empty is 1 for what is independent, and what
@@ -207,6 +210,9 @@ class Op:
     suite measures but whose kernels must be right and compile: rows wider than any measured one,
     rows that can't be loaded 16 bytes at a time. `small` are shapes for a test to run where not any
     size will do; empty is a few sizes of rows and columns.
+
+    `made_of` are the operations whose operators its fused variants call, where it has none of its
+    own: their kernels, transforms and bytes are proved under their names.
     """
 
     name: str
@@ -227,6 +233,14 @@ class Op:
     degrees: Mapping[str, int] = field(default_factory=dict)
     beyond: tuple[Shape, ...] = ()
     small: tuple[Shape, ...] = ()
+    multiples: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    made_of: tuple[str, ...] = ()
+
+    def sizes(self, shape: Shape) -> dict[str, int]:
+        """Return the size of each letter that a tensor's dimensions are told by."""
+        found = dict(zip(self.dims, shape, strict=True))
+        more = {one: times * found[of] for one, (of, times) in self.multiples.items()}
+        return found | more
 
     def cases_of(self, pass_: str) -> tuple[Case, ...]:
         """Return the cases that the suite measures a pass in, shape by shape."""

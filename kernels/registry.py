@@ -125,6 +125,8 @@ def _fault(op: Op) -> str | None:
     for what, letters in (("independent", op.independent), ("degrees", "".join(op.degrees))):
         if unknown := set(letters) - set(op.dims):
             return f"{what} of {op.name!r} names {sorted(unknown)}; its dims are {op.dims!r}"
+    if missing := set(op.made_of) - set(_OPS):
+        return f"{op.name!r} is made of {sorted(missing)}, which are not registered"
     if not op.shapes:
         return f"operation {op.name!r} has no shapes: its suite would measure nothing"
     ways = [p for p in (op.forward, op.backward) if p]

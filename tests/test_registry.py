@@ -74,6 +74,7 @@ def test_registered_once_found_by_name_and_suite(empty_registry):
             "'fused' of 'an_op_of_a_test' needs `moves`",
         ),
         ({"dims": "RR"}, "a dimension twice"),
+        ({"made_of": ("nope",)}, r"is made of \['nope'\], which are not registered"),
         ({"independent": "B"}, r"independent of .* names \['B'\]; its dims are 'RN'"),
         ({"degrees": {"S": 2}}, r"degrees of .* names \['S'\]"),
         ({"shapes": ()}, "has no shapes"),
@@ -172,7 +173,7 @@ def test_every_operation_is_whole(op):
                 assert 0 < op.pass_(pass_).tolerance(case, name).relative_norm < 0.1
     few = Case(op.resized(op.shapes[0], **dict.fromkeys(op.independent, 3)), torch.float32)
     inputs, other = op.make(few, "cpu", 0), op.make(few, "cpu", 1)
-    sizes = dict(zip(op.dims, few.shape, strict=True))
+    sizes = op.sizes(few.shape)
     tensors = {name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)}
     for name, dims in op.tensors.items():
         assert tensors[name].shape == tuple(sizes[letter] for letter in dims)

@@ -17,6 +17,8 @@ _PLACES = {
     "flow": "counting.flow:flow",
     "launches_by_torch": "counting.by_torch:launches_by_torch",
     "count_op": "counting.op_ledger:count_op",
+    "kept": "counting.kept",
+    "names_of": "counting.kept_names:names_of",
     "instructions": "counting.instructions:instructions",
     "tile_order": "counting.tile_order",
     # times, measured here or recorded
@@ -25,6 +27,7 @@ _PLACES = {
     "recorded": "measuring.shown:recorded",
     "recordings": "records.data:recordings",
     "host_costs": "measuring.host_cost:host_costs",
+    "step_memories": "measuring.step_memory:step_memories",
     "lab_report": "records.lab_report",
     # what a compiler wrote
     "generated": "profiling.generated",
@@ -33,6 +36,7 @@ _PLACES = {
     "plots": "drawing.plots",
     "lifetimes": "drawing.lifetimes:lifetimes",
     "arcs": "drawing.lifetimes:arcs",
+    "memory": "drawing.memory",
     "tiles": "drawing.tiles",
     "warps": "drawing.warps",
     "rounds": "drawing.rounds:rounds",

@@ -19,6 +19,7 @@ from kernels.ops.epilogues import (
     qkv,
     swiglu_mlp,
 )
+from kernels.ops.layers import encoder_post, encoder_pre
 from kernels.ops.losses import linear_cross_entropy
 from kernels.ops.norms import add_layernorm, add_rmsnorm, layernorm, rmsnorm
 from kernels.ops.products import linear
@@ -38,6 +39,8 @@ __all__ = [
     "bias_gelu_dropout_residual",
     "dropout_add_layernorm",
     "dropout_residual",
+    "encoder_post",
+    "encoder_pre",
     "geglu",
     "geglu_mlp",
     "layernorm",

@@ -191,9 +191,7 @@ def test_pytorchs_layer_moves_its_statistics_too(pre):
     for one, step in zip(found.launches, counted.steps, strict=True):
         more = statistics if step.name == "native_layer_norm" else 0
         assert step.write_unique == one.write + more
-        # The ledger of operators takes q, k and v, views of one tensor, for one of them.
-        if "attention" not in step.name:
-            assert step.read_unique == one.read
+        assert step.read_unique == one.read
 
 
 @both_norms

@@ -79,6 +79,8 @@ def combinations(op: Op) -> Iterator[tuple[Case, str]]:
                     continue  # one dtype a wide shape: interpreting it takes a second
                 layout = "contiguous" if number else names[place % len(names)]
                 yield Case(shape, dtype, options), layout
+        if op.made_of:
+            continue  # a launch finds its layout as it does in the operation that is named there
         for place, layout in enumerate(names):
             for shape in shapes[:2]:
                 yield Case(shape, dtypes[place % len(dtypes)], options), layout
@@ -137,7 +139,7 @@ def forward(op: Op, variant: Variant, case: Case, layout: str, device: torch.dev
     baseline, terms = None, 0.0
     if "torch" in op.variants and op.random is None:
         baseline = passes.as_tuple(op.variant("torch").fn(**inputs))
-    if op.random is not None:
+    if op.random is not None and op.random.outcomes is not None:
         # What is there when all is dropped, and what comes to it when all is kept.
         kept, dropped = op.random.outcomes(**_wide(inputs))
         terms = float(dropped.norm() + (kept - dropped).norm())

@@ -100,26 +100,44 @@ def test_an_operation_has_what_readers_compare(op):
     assert set(op.dtypes) <= set(DTYPES.values())
 
 
-@every((o, v) for o, v in RUNNABLE if v.name == "fused")
+class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+    """A block in which the package's operators are written down, by name, into `seen`."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace == "fusing_kernels":
+            self.seen.append(func._schema.name.split("::")[1])
+        return func(*args, **(kwargs or {}))
+
+
+@every((o, v) for o, v in RUNNABLE if o.made_of and v.name.startswith("fused"))
+def test_an_operation_made_of_others_calls_their_operators_alone(op, variant):
+    own = {one.name for name in op.made_of for one in operators_of(name)}
+    for options, pass_ in zip(op.options, ("fwd", "train"), strict=True):
+        case = Case(proving.small(op)[1], torch.float32, options)
+        if variant.has(pass_) and variant.fits(case):
+            with Watch() as watch, torch.no_grad():
+                passes.bind(op, variant, op.make(case, "cpu", seed=0), pass_)()
+            assert len(set(watch.seen)) > 1
+            assert set(watch.seen) <= own
+
+
+@every((o, v) for o, v in RUNNABLE if v.name == "fused" and not o.made_of)
 def test_a_fused_operation_meets_pytorch_as_one_operator(op, variant):
     """Compilers, fake tensors and ledgers see one operator of its own, whatever is wanted of it."""
-    seen = []
-
-    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            if func.namespace == "fusing_kernels":
-                seen.append(func._schema.name.split("::")[1])
-            return func(*args, **(kwargs or {}))
-
     case = Case(proving.small(op)[0], torch.float32, op.options[0])
     inputs = op.make(case, "cpu", seed=0)
     own = {one.name for one in operators_of(op.name)}
-    with Watch(), torch.no_grad():
+    watch = Watch()
+    with watch, torch.no_grad():
         variant.fn(**inputs)
-    assert len(seen) == 1
-    assert set(seen) <= own
+    assert len(watch.seen) == 1
+    assert set(watch.seen) <= own
     if variant.has("train"):
-        with Watch():
+        with watch:
             passes.bind(op, variant, inputs, "train")()
-        assert set(seen) <= own
-        assert len(set(seen)) >= 2
+        assert set(watch.seen) <= own
+        assert len(set(watch.seen)) >= 2

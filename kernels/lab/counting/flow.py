@@ -22,8 +22,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernels.lab.counting.fake_cuda import replaced
 from kernels.lab.counting.ledger import Ledger, Step, TensorTraffic
-from kernels.lab.counting.operands import distinct_bytes, moves_bytes, tensors_in
+from kernels.lab.counting.operands import moves_bytes, tensors_in
 from kernels.lab.counting.our_operators import OURS
+from kernels.lab.counting.views import distinct_bytes
 from kernels.launch import recording
 from kernels.ops.chains.gated import GELU_ERF, GELU_TANH
 from kernels.ops.layers.encoder import FusedEncoder

@@ -59,6 +59,8 @@ def count_ours(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ledg
 
 
 def _random(size: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    if not dtype.is_floating_point and dtype != torch.bool:
+        return torch.zeros(size, dtype=dtype)  # an index that is there, a counter that begins
     return torch.randn(size).to(dtype)
 
 

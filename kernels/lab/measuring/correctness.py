@@ -125,8 +125,8 @@ def relative_error(
     Of several outputs it is the largest. Along independent dimensions the reference is computed
     part by part, so that it fits; `known` keeps it for the next call. An output that draws its own
     random numbers (`own_random`) is held against the nearer of the two outcomes of each element,
-    and the share that is kept against the probability. NotFiniteError if an output is not finite
-    everywhere.
+    and the share that is kept against the probability; where no outcomes are known the caller gives
+    inputs and outputs at the probability 0. NotFiniteError if an output is not finite everywhere.
     """
     outs = as_tuple(out)
     if len(outs) != len(op.outputs):
@@ -137,14 +137,14 @@ def relative_error(
         _Distance("the output" if len(outs) == 1 else f"output {number}")
         for number in range(1, len(outs) + 1)
     ]
-    drawn = _Kept()
+    drawn, outcomes = _Kept(), op.random.outcomes if own_random and op.random else None
     for part in _parts(op, shape):
         got = [part.of(one, dims) for one, dims in zip(outs, op.outputs.values(), strict=True)]
         given = _inputs_of(op, part, inputs)
         references: tuple[torch.Tensor, ...]
-        if own_random and op.random is not None:
+        if outcomes is not None and op.random is not None:
             given.pop("first_row")
-            kept, dropped = op.random.outcomes(**given)
+            kept, dropped = outcomes(**given)
             decided = got[op.random.place]
             near = drawn.nearest(decided, kept, dropped) if decided.shape == kept.shape else kept
             more = op.random.outputs
@@ -158,7 +158,7 @@ def relative_error(
         for distance, one, reference in zip(told, got, references, strict=True):
             distance.add(one, reference)
     error = max(distance.relative() for distance in told)
-    if own_random and op.random is not None:
+    if outcomes is not None and op.random is not None:
         drawn.check(inputs[op.random.probability])
     return error
 

@@ -39,6 +39,7 @@ from kernels.ops.layers.arguments import activation_form, check_sizes
 from kernels.ops.layers.checkpointed import activated_product
 from kernels.ops.layers.masks import Seen, seen_by
 from kernels.ops.layers.steps import Dropped, Norm, Product
+from kernels.ops.layers.stochastic import sums_for
 from kernels.ops.shared.arguments import check_tensor
 from kernels.philox import threshold
 
@@ -62,7 +63,15 @@ class FusedEncoderLayer(nn.TransformerEncoderLayer):
     is not kept, but made again from queries, keys and values: one more launch of attention. Its
     weights and their mask, B·H·S² numbers each, are kept in no case. What is kept falls by so much
     a layer. Inside torch.compile they do nothing: there the compiler decides what is kept.
+
+    `stochastic_mode` is an experiment in training with dropout: each norm goes back in one launch
+    instead of two where there are many rows (`stochastic.adds`), two launches fewer a step. The
+    gradients of the norms' weights and biases are then added up by atomics, in no fixed order, and
+    their last bits differ from run to run; y and all other gradients stay the same bits. A layer
+    in this mode goes back on one stream at a time.
     """
+
+    _sums: Tensor | None
 
     def __init__(
         self,
@@ -80,6 +89,7 @@ class FusedEncoderLayer(nn.TransformerEncoderLayer):
         *,
         gelu_checkpoint: bool = False,
         attn_dropout_checkpoint: bool = False,
+        stochastic_mode: bool = False,
     ) -> None:
         check_sizes(d_model, nhead, dim_feedforward, dropout)
         form = activation_form(activation)
@@ -99,6 +109,10 @@ class FusedEncoderLayer(nn.TransformerEncoderLayer):
         self.activation_form = form
         self.gelu_checkpoint = gelu_checkpoint
         self.attn_dropout_checkpoint = attn_dropout_checkpoint
+        self.stochastic_mode = stochastic_mode
+        # Moved with the layer, and no part of its state: between calls they are zeros.
+        sums = sums_for(d_model, device) if stochastic_mode else None
+        self.register_buffer("_sums", sums, persistent=False)
         # `nn.TransformerEncoder` packs padded batches into nested tensors for layers whose
         # activation it knows by this number. The kernels here take dense tensors.
         self.activation_relu_or_gelu = 0
@@ -156,7 +170,8 @@ class FusedEncoderLayer(nn.TransformerEncoderLayer):
         """
         if torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))
-        norm1, norm2 = (Norm(n.weight, n.bias, n.eps) for n in (self.norm1, self.norm2))
+        sums = self._sums if any(map(threshold, self.probabilities())) else None
+        norm1, norm2 = (Norm(n.weight, n.bias, n.eps, sums) for n in (self.norm1, self.norm2))
         in_proj, out_proj, up, down = self._products(x)
         of_weights, behind_attention, in_mlp, behind_mlp = self._dropouts(x, seeds)
         attention = functools.partial(self._attention, x, seen, of_weights, in_proj)

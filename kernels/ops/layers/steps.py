@@ -30,6 +30,7 @@ from kernels.ops.chains.gated import GELU_ERF, GELU_TANH
 from kernels.ops.epilogues.linear_bias_gelu import linear_bias_gelu
 from kernels.ops.epilogues.linear_bias_residual import linear_bias_residual
 from kernels.ops.epilogues.operators import ways
+from kernels.ops.layers import stochastic
 from kernels.ops.layers.masks import Seen
 from kernels.ops.norms.layernorm import layer_norm
 from kernels.ops.products.configurations import BY_TORCH
@@ -48,11 +49,20 @@ class Product(NamedTuple):
 
 
 class Norm(NamedTuple):
-    """The parameters of a LayerNorm: weight and bias (K,) or None, eps."""
+    """The parameters of a LayerNorm: weight and bias (K,) or None, eps.
+
+    With `sums` its backward may add to them by atomics (`stochastic`).
+    """
 
     weight: Tensor | None
     bias: Tensor | None
     eps: float
+    sums: Tensor | None = None
+
+    @property
+    def adds(self) -> bool:
+        """Whether it may go back by atomics."""
+        return torch.is_grad_enabled() and self.sums is not None and self.weight is not None
 
 
 class Dropped(NamedTuple):
@@ -69,6 +79,8 @@ def projected(x: Tensor, norm: Norm | None, product: Product) -> Tensor:
     """Queries, keys and values of all heads, (B, S, 3·E): one product, of LayerNorm(x) or of x."""
     if norm is None:
         return linear(x, *product)
+    if norm.sums is not None and norm.adds:
+        return stochastic.projected(x, norm[:3], product, norm.sums)
     return layernorm_linear(x, norm.weight, norm.bias, *product, norm.eps)
 
 
@@ -100,9 +112,17 @@ def added_and_normed(
     """(LayerNorm(h), h) of h = residual + dropout(x · Wᵀ + b), in two launches."""
     if dropped.seed_offset is None:
         h = linear_bias_residual(x, *product, residual)
-        return layer_norm(h, *norm), h
-    y = linear(x, *product)
-    return dropout_add_layer_norm(y, residual, norm.weight, norm.bias, *dropped, norm.eps)
+        return layer_norm(h, *norm[:3]), h
+    return _dropped_and_normed(linear(x, *product), residual, norm, dropped)
+
+
+def _dropped_and_normed(
+    y: Tensor, residual: Tensor, norm: Norm, dropped: Dropped
+) -> tuple[Tensor, Tensor]:
+    p, seed = dropped
+    if norm.sums is not None and seed is not None and norm.adds:
+        return stochastic.dropped_and_normed(y, residual, norm[:3], seed, p, norm.sums)
+    return dropout_add_layer_norm(y, residual, norm.weight, norm.bias, p, seed, norm.eps)
 
 
 def activated(x: Tensor, product: Product, activation: str, dropped: Dropped) -> Tensor:
@@ -138,4 +158,4 @@ def ended_by_sums(y: Tensor, residual: Tensor, norm: Norm | None, dropped: Dropp
     """The same from what the product left, in one launch."""
     if norm is None:
         return dropout_residual(y, residual, *dropped)
-    return dropout_add_layer_norm(y, residual, norm.weight, norm.bias, *dropped, norm.eps)[0]
+    return _dropped_and_normed(y, residual, norm, dropped)[0]
