@@ -339,7 +339,7 @@ def told(texts, page):
     """What the page tells of measured times from a folder of records."""
 
     def run(data_dir):
-        names = dict(vars(page))
+        names = dict(vars(page)) | {"old": True}
         names["recordings"] = functools.partial(recordings, data_dir=data_dir)
         names["plots"] = Shown()
         names["plots"].ceilings_of = plots.ceilings_of
