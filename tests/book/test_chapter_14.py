@@ -194,6 +194,21 @@ def test_all_arcs_but_two_go_to_the_next_operator(page):
     assert [s.name for s in ledger][3:5] == ["add", "clone"]
 
 
+def test_pytorchs_fast_path_has_one_gelu():
+    x, found = 3 * torch.randn(2, 9, 32, generator=torch.Generator().manual_seed(0)), {}
+    before = torch.backends.mha.get_fastpath_enabled()
+    for activation in ("gelu", nn.GELU("tanh")):
+        for fast in (True, False):
+            torch.backends.mha.set_fastpath_enabled(fast)
+            layer = a_layer(nn.TransformerEncoderLayer, activation=activation)
+            with torch.no_grad():
+                found[activation == "gelu", fast] = layer(x)
+    torch.backends.mha.set_fastpath_enabled(before)
+    assert torch.equal(found[True, True], found[False, True])
+    apart = (found[True, False] - found[False, False]).abs().max()
+    assert apart > 10 * (found[True, True] - found[True, False]).abs().max()
+
+
 def test_hint_1_what_post_ln_would_need(page):
     post = flow(page.made(FusedEncoderLayer, False), page.X)
     assert max(map(post.bytes_needed, range(1, 8))) == (2 * E + INNER) * T * 2
@@ -324,7 +339,7 @@ def told(texts, page):
     """What the page tells of measured times from a folder of records."""
 
     def run(data_dir):
-        names = dict(vars(page))
+        names = dict(vars(page)) | {"old": True}
         names["recordings"] = functools.partial(recordings, data_dir=data_dir)
         names["plots"] = Shown()
         names["plots"].ceilings_of = plots.ceilings_of

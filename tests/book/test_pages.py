@@ -252,6 +252,31 @@ def test_the_roofline_explorer_answers_to_keys_and_mouse(browse: Browser, html: 
     assert_sound(report)
 
 
+def test_the_lifetimes_of_a_layer_answer_to_keys_and_mouse(browse: Browser, html: Path) -> None:
+    spoken, launch = ".fk-lifetimes .text", '.fk-lifetimes input[aria-label="Launch"]'
+    actions = [
+        ("wait", f"{spoken}:not(:empty)", ""),
+        ("press", launch, "ArrowRight"),
+        ("press", launch, "ArrowRight"),
+        ("read", spoken, "textContent"),
+        ("click", '.fk-lifetimes button[aria-label="Next launch"]', ""),
+        ("read", spoken, "textContent"),
+        ("press", ".fk-lifetimes select", "End"),  # post-LN
+        ("press", launch, "End"),
+        ("read", spoken, "textContent"),
+        ("count", ".fk-lifetimes svg .held.live", ""),
+    ]
+    chapter = html / "book/14_the_fused_encoder_layer.html"
+    report = browse(url=chapter.as_uri(), theme="light", widths=[1280], actions=actions)
+    attention, product, last, held = report["values"]
+    assert attention.startswith("Launch 3 of 7, ")
+    assert "reads qkv (25.2 MB); writes o (8.39 MB)" in attention
+    assert product.startswith("Launch 4 of 7, ")
+    assert "Of these nobody reads h and a any more: 16.8 MB would do." in last
+    assert held == 2
+    assert_sound(report)
+
+
 def test_the_tiler_answers_to_keys(browse: Browser, html: Path) -> None:
     spoken = ".fk-tiler .text"
     group = ".fk-tiler label:has-text('in a group') input"
