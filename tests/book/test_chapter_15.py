@@ -90,7 +90,7 @@ def test_the_peaks(told, cells):
     assert "mask behind the MLP" not in rows["torch"][4]
     alive = rows["fused"][4]
     assert alive.endswith("gradient by dropped_backward 1, gradient by linear_grad_x 4")
-    assert rows["fused"][3] == f"{round((8 * E + 3 * INNER) * 2 * B * S / 1e6 + 1):,} MB"
+    assert rows["fused"][3] == f"{round((8 * E + 3 * INNER) * 2 * B * S / 1e6 + 1):,}"
     assert "a again 4" in rows["fused, with both checkpoints"][4]
     assert "gradient by linear_grad_x" not in rows["fused, with both checkpoints"][4]
     assert "23.5, 20.0, 15.0 units" in told["over-step"]
@@ -255,9 +255,9 @@ def test_the_gradients(told):
     assert len(rows) == 13
     assert all(ours < 2 * theirs and ours < 0.02 for theirs, ours in rows.values())
     lost = re.findall(r"NaN (\d+) of 12, error (\S+)", told["no-key"])
-    assert int(lost[0][0]) > 6
-    assert lost[1][0] == "0"
-    assert float(lost[1][1]) < 1e-5
+    assert int(lost[0][0]) > 6  # by operators; then PyTorch's on a CPU, and ours
+    assert [one[0] for one in lost[1:]] == ["0", "0"]
+    assert all(float(one[1]) < 1e-5 for one in lost[1:])
 
 
 def test_the_run(told):
