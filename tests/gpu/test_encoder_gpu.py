@@ -17,6 +17,7 @@ from kernels.ops.layers.encoder import FusedEncoder
 from kernels.ops.layers.encoder_layer import N_DROPOUTS, FusedEncoderLayer
 from kernels.ops.layers.replayed import ReplayedEncoder
 from kernels.ops.layers.workspace import workspace_bytes
+from tests.ops.test_encoder_duties import as_called, by_masks, fused, losses
 
 pytestmark = [
     pytest.mark.gpu,
@@ -207,3 +208,17 @@ def test_stochastic_mode_is_as_near_and_launches_two_less(norm_first):
         assert off(one, fixed.double()) <= 2.0**-7, name
         if not name.startswith("norm"):
             assert torch.equal(one, other), name  # only sums by atomics may differ
+
+
+@pytest.mark.proves("kernels.ops.layers.encoder_layer", "kernels.ops.layers.steps")
+@ORDERS
+@pytest.mark.parametrize("p", [0.0, 0.1])
+def test_two_hundred_steps_of_training_go_as_pytorchs(norm_first, p):
+    """With dropout by the same masks, PyTorch's operators one after the other."""
+    told = {"norm_first": norm_first, "dropout": p, "device": "cuda", "n_layers": 2, "batch": 16}
+    ours = losses(FusedEncoderLayer, fused, 200, **told)
+    theirs = losses(nn.TransformerEncoderLayer, by_masks if p else as_called, 200, **told)
+    assert theirs[-20:].mean() < 0.6 * theirs[0]  # it learns
+    if p == 0:
+        assert bool(((ours / theirs - 1).abs() < 0.02).all())
+    assert abs(float(ours[-20:].mean() / theirs[-20:].mean()) - 1) < 0.03

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import nn
 
 from kernels.ops.layers.encoder_layer import FusedEncoderLayer, draw
 from kernels.ops.layers.masks import seen_by
+from kernels.ops.layers.states import check_state
 from kernels.ops.norms.layernorm import layer_norm
 from kernels.philox import threshold
 
@@ -36,6 +39,13 @@ class FusedEncoder(nn.Module):
         self.layers = nn.ModuleList(copy.deepcopy(encoder_layer) for _ in range(num_layers))
         self.num_layers = num_layers
         self.norm = norm
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """As `torch.nn.Module`'s; RuntimeError tells in one sentence what doesn't fit."""
+        check_state(self, state_dict, strict)
+        return super().load_state_dict(state_dict, strict, assign)
 
     def forward(
         self,

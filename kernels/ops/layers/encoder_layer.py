@@ -26,8 +26,8 @@ normalization in the transformer architecture" (arXiv:2002.04745).
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -38,6 +38,7 @@ from kernels.ops.layers.again import Recipe, may_replace, memory
 from kernels.ops.layers.arguments import activation_form, check_sizes
 from kernels.ops.layers.checkpointed import activated_product
 from kernels.ops.layers.masks import Seen, seen_by
+from kernels.ops.layers.states import check_state
 from kernels.ops.layers.steps import Dropped, Norm, Product
 from kernels.ops.layers.stochastic import sums_for
 from kernels.ops.shared.arguments import check_tensor
@@ -140,6 +141,13 @@ class FusedEncoderLayer(nn.TransformerEncoderLayer):
         x, padding = self.batched(src, src_key_padding_mask)
         seen = seen_by(src_mask, padding, is_causal, x, self.self_attn.num_heads)
         return self.unbatched(self.through(x, seen), src)
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """As `torch.nn.Module`'s; RuntimeError tells in one sentence what doesn't fit."""
+        check_state(self, state_dict, strict)
+        return super().load_state_dict(state_dict, strict, assign)
 
     def batched(self, src: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Src and its padding mask, batch first: (B, S, E) and (B, S); a copy if src is not so."""
