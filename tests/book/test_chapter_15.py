@@ -305,8 +305,10 @@ def test_a_step_moves_more_than_a_hundred_units():
     words = {"batch_first": True, "norm_first": True, "activation": "gelu"}
     layer = FusedEncoderLayer(16, 2, 64, **words, dtype=torch.bfloat16)
     x = torch.zeros(1, 8, 16, dtype=torch.bfloat16).requires_grad_()
-    total = 0
-    for ledger in aten.count_training(layer, x):
+    total, ledgers = 0, aten.count_training(layer, x)
+    (stack,) = (step for step in ledgers[1].steps if step.name == "stack")
+    assert stack.bytes_unique == 6 * x.nbytes  # "6 units of bytes a step for no arithmetic"
+    for ledger in ledgers:
         for step in ledger.steps:
             large = [one for one in step.tensors if "weight" not in one.tensor]
             total += sum(one.unique for one in large)
