@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kernels.lab.__main__ import main
-from kernels.lab.measuring.gpu_run import GPU_TESTS
+from kernels.lab.measuring.gpu_tests import PLACES
 from kernels.lab.records import proofs, slices, sources
 from kernels.lab.records.proofs import Case
 from kernels.paths import DATA_DIR, ROOT
@@ -165,7 +165,7 @@ def test_make_gpu_runs_every_test_marked_proves():
     assert proofs.declared(sources.of_folder(ROOT))
     for test in proofs.declared(sources.of_folder(ROOT)):
         assert test.on_gpu, test.test
-        assert test.test.startswith(GPU_TESTS), test.test
+        assert test.test.startswith(PLACES), test.test
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,16 @@ def _generated(arguments: argparse.Namespace) -> int:
 def _gpu(arguments: argparse.Namespace) -> int:
     from kernels.lab.measuring import gpu_run
 
-    return gpu_run.run(arguments.out, arguments.suites, arguments.seconds, not arguments.no_tests)
+    if arguments.no_tests and arguments.only_tests:
+        raise RefusalError("--no-tests and --only-tests leave nothing to do; name one of them")
+    chosen = gpu_run.Chosen(
+        suites=None if arguments.only_tests else arguments.suites,
+        seconds=arguments.seconds,
+        tests=not arguments.no_tests,
+        owed=arguments.owed,
+        processes=arguments.processes,
+    )
+    return gpu_run.run(arguments.out, chosen)
 
 
 def _report(arguments: argparse.Namespace) -> int:
@@ -209,6 +218,9 @@ def _parser() -> argparse.ArgumentParser:
     gpu.add_argument("--suites", nargs="+", default=[], help="these suites only")
     gpu.add_argument("--seconds", type=float, default=0.5, help="a variant's budget a cell (0.5)")
     gpu.add_argument("--no-tests", action="store_true", help="measure only")
+    gpu.add_argument("--only-tests", action="store_true", help="measure nothing")
+    gpu.add_argument("--owed", action="store_true", help="of the tests, those whose proof is owed")
+    gpu.add_argument("--processes", type=int, help="files of tests at once (half the cores, to 8)")
     gpu.set_defaults(run=_gpu)
 
     report = commands.add_parser("report", help="a recorded suite as a page: decisions, evidence")

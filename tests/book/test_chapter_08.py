@@ -168,6 +168,8 @@ def test_the_notebook_runs_and_its_counts_are_as_told(page):
     # Three passes, and two a joint; the bias is a sixteenth of one.
     for line in ("9.06 passes", "5.06 passes", "3.06 passes"):
         assert line in told["cuts-run"]
+    # What is kept for the backward is a pass and a half more than in the package's kernel.
+    assert re.search(r"kept +4\.50 passes in one launch\nmade again +3\.00", told["joints-check"])
     # Seed, offset and bias beside the tensors.
     for name, counts in (("cuda_1", "1 | 6.00 | 24.00"), ("fused_cuda", "1 | 6.00 | 10.00")):
         assert re.search(rf"\| {name} \|.*\| {re.escape(counts)} \|", told["chain-measured"])

@@ -99,22 +99,31 @@ sys.path.insert(0, {str(ROOT)!r})
 from kernels.lab import attention_stepper
 attention_stepper(causal=True, tile=1)
 """
+FUSION = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from kernels.lab import fusion
+fusion("encoder_pre", closed="book", card="h100-sxm")
+"""
 
 
 @pytest.fixture(scope="module")
 def widgets_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build a book of widgets, and a stepper's page, with our settings; return the first."""
+    """Build a book of widgets, a stepper's page and one of joints; return the first."""
     root = tmp_path_factory.mktemp("widgets")
     shutil.copytree(ROOT / "book/_static", root / "book/_static")
     (root / "kernels").mkdir()
     for name in ("_config.yml", "requirements.txt"):
         shutil.copy2(ROOT / name, root / name)
-    toc = {"format": "jb-book", "root": "book/widgets", "chapters": [{"file": "book/stepper"}]}
+    chapters = [{"file": "book/stepper"}, {"file": "book/fusion"}]
+    toc = {"format": "jb-book", "root": "book/widgets", "chapters": chapters}
     (root / "_toc.yml").write_text(yaml.safe_dump(toc))
     cells = [new_markdown_cell("# Widgets\n\n$$x^2$$"), new_code_cell(WIDGETS)]
     nbformat.write(new_notebook(cells=cells), root / "book/widgets.ipynb")
     cells = [new_markdown_cell("# A stepper"), new_code_cell(STEPPER)]
     nbformat.write(new_notebook(cells=cells), root / "book/stepper.ipynb")
+    cells = [new_markdown_cell("# Joints"), new_code_cell(FUSION)]
+    nbformat.write(new_notebook(cells=cells), root / "book/fusion.ipynb")
     assert execute_all(root, root / "_build") == 0
     assert build_html(root) == 0
     return root / "_build/html/book/widgets.html"
@@ -169,6 +178,45 @@ def test_the_attention_stepper_answers_to_keys_and_mouse(
     assert last.startswith("All keys are seen: O = acc / l is written")
     assert "1 of 18" in figures
     assert "All 2 tiles read" in figures
+    assert_sound(report)
+    assert report["axe"].keys() == {str(width) for width in WIDTHS}
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_fusion_explorer_answers_to_keys_and_mouse(
+    browse: Browser, widgets_page: Path, theme: str
+) -> None:
+    spoken, joint = ".fk-fusion .text", ".fk-fusion .joint button"
+    actions = [
+        ("wait", f"{spoken}:not(:empty)", ""),
+        ("read", ".fk-fusion dl", "textContent"),
+        ("press", joint, "Enter"),
+        ("read", spoken, "textContent"),
+        ("press", joint, " "),  # the same joint: it has kept the focus
+        ("read", spoken, "textContent"),
+        ("click", ".fk-fusion .joint.closed button >> nth=0", ""),  # scores and softmax
+        ("read", spoken, "textContent"),
+        ("press", ".fk-fusion select", "End"),
+        ("press", ".fk-fusion select", "ArrowUp"),  # behind a choice of one's own: all of training
+        ("read", spoken, "textContent"),
+        ("count", ".fk-fusion .step.first", ""),
+        ("count", ".fk-fusion .joint.barred button:disabled", ""),
+    ]
+    report = browse(
+        url=widgets_page.with_name("fusion.html").as_uri(),
+        theme=theme,
+        widths=WIDTHS,
+        axe=WIDTHS,
+        actions=actions,
+    )
+    figures, closed, opened, apart, training, launches, barred = report["values"]
+    assert figures.startswith("Launches712 with all openBytes moved898 MB")
+    assert closed.startswith("LayerNorm 1 and QKV are one launch now: 67.1 MB and ")
+    assert opened.startswith("LayerNorm 1 and QKV are two launches now: 67.1 MB and ")
+    assert apart.startswith("scores and softmax are two launches now: 537 MB and ")
+    assert training.startswith("Encoder layer, pre-LN, training")
+    assert launches == 7
+    assert barred == launches - 1
     assert_sound(report)
     assert report["axe"].keys() == {str(width) for width in WIDTHS}
 

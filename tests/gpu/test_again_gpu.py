@@ -222,6 +222,7 @@ def test_a_second_derivative_is_refused_in_one_sentence():
             first.sum().backward()
 
 
+@pytest.mark.alone
 @pytest.mark.proves(
     "kernels.launch.again", "kernels.launch.plan", "kernels.ops.shared.operators",
     "kernels.lab.measuring.host_cost",

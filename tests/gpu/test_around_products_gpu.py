@@ -46,6 +46,7 @@ def profiled(tmp_path_factory):
     return dict(zip(LAUNCHED, kernels, strict=True))
 
 
+@pytest.mark.alone
 @pytest.mark.proves(
     "kernels.ops.epilogues.hopper_kernels",
     "kernels.ops.epilogues.moves",

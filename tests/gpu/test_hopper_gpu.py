@@ -128,6 +128,7 @@ def fetched(m, k, n):
     return 2 * rows * k
 
 
+@pytest.mark.alone
 @pytest.mark.proves("kernels.ops.products.hopper", "kernels.ops.products.hopper_kernels")
 @pytest.mark.parametrize("shape", SHAPES)
 def test_its_bytes_are_those_of_the_formula(shape, profiled):

@@ -146,6 +146,7 @@ def test_every_tiling_of_the_backward_that_tune_compares_is_right():
             assert off(sums, dbias) < 2.0**-8, name
 
 
+@pytest.mark.alone
 @pytest.mark.proves("kernels.ops.products.operators", "kernels.ops.products.configurations")
 @pytest.mark.parametrize("shape", OP.shapes, ids=lambda shape: "x".join(map(str, shape)))
 def test_the_public_backward_is_no_slower_than_pytorchs(shape):

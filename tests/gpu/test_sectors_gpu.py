@@ -16,6 +16,7 @@ from tests.gpu.sectors_child import CASES
 pytest.importorskip("cuda.core")
 pytestmark = [
     pytest.mark.gpu,
+    pytest.mark.alone,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU"),
     pytest.mark.skipif(profile.find_ncu() is None, reason="needs Nsight Compute (ncu)"),
 ]

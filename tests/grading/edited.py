@@ -42,7 +42,7 @@ def edited(question: str, *edits: tuple[str, str]) -> Any:
         name = f"<{question} {cell} {hash(edits)}>"
         # Triton reads a kernel's source from here, as in a notebook.
         linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-        kept = (ast.Import, ast.ImportFrom, ast.FunctionDef)
+        kept = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
         wanted = [n for n in ast.parse(source).body if isinstance(n, kept) or _is_source(n)]
         exec(compile(ast.Module(wanted, []), name, "exec"), module.__dict__)
     assert not left, f"{question} has nowhere {list(left)}"

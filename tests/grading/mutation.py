@@ -176,7 +176,8 @@ def answer_of(asked: Graded, mutant: Mutant | None = None) -> Any:
         wanted = [
             node
             for node in ast.parse(source).body
-            if isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef) or _is_constant(node)
+            if isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef)
+            or _is_constant(node)
         ]
         exec(compile(ast.Module(wanted, []), name, "exec"), module.__dict__)
     return module.__dict__[asked.answer]

@@ -47,7 +47,7 @@ SAME |= {
     (question, f"other filled: tl.load({at}, other=0.0) -> tl.load({at}, other=1.0)"): _ZERO
     for question, places in {
         **dict.fromkeys(
-            ("10.4", "10.5", "10.9", "11.3", "11.4", "11.5"),
+            ("10.4", "10.5", "10.9", "11.3", "11.4", "11.5", "14.6"),
             ("x_rows + k[None, :], mask=x_mask", "weight_rows + k[:, None], mask=weight_mask"),
         ),
         "10.8": ("x_ptr + m[:, None] * K + k[None, :], mask=x_mask",),
@@ -69,9 +69,19 @@ SAME |= {
         f"other filled: tl.load({name}_ptr + cols, mask=cols < N, other=0.0) -> "
         f"tl.load({name}_ptr + cols, mask=cols < N, other=1.0)",
     ): _MASKED
-    for question, names in {"11.3": "bias", "11.4": "bias", "11.9": "sums bias"}.items()
+    for question, names in {
+        "11.3": "bias",
+        "11.4": "bias",
+        "11.9": "sums bias",
+        "14.6": "bias",
+    }.items()
     for name in names.split()
 }
+SAME[
+    "14.6",
+    "other filled: tl.load(residual_ptr + y_at, mask=y_mask, other=0.0) -> "
+    "tl.load(residual_ptr + y_at, mask=y_mask, other=1.0)",
+] = _MASKED
 # Of attention: rows beyond the last are never stored, the score of a key that isn't seen is -inf
 # whatever k holds, and its weight, which v or a split's part is multiplied by, is 0.
 _UNSEEN = "no row that is stored, no score that is seen, or a weight of 0"
@@ -113,6 +123,14 @@ SAME |= {
         ),
     }.items()
     for at, had in places
+}
+# Of g = dy · weight one factor is 0 beyond the row, and so are g and g · x_hat.
+SAME |= {
+    (
+        "15.8",
+        f"other filled: tl.load({at}, mask=mask, other=0.0) -> tl.load({at}, mask=mask, other=1.0)",
+    ): _ZERO
+    for at in ("dy_ptr + at", "h_ptr + at", "weight_ptr + cols")
 }
 
 # Mutants of a cell that a whole check is made of, as a reader sees it.

@@ -18,8 +18,20 @@ class Cube(torch.autograd.Function):
         return 3 * dy * x**2
 
 
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, factor, x, constant, y):
+        ctx.factor = factor
+        return factor * x + constant + y
+
+    @staticmethod
+    def backward(ctx, dy):
+        return None, ctx.factor * dy, None, dy
+
+
 FUNCTIONS = {
     "of one's own": lambda x: Cube.apply(x) + x,
+    "of arguments that are no tensors": lambda x: Scaled.apply(3, x, torch.ones(8), x * x),
     "scaled": lambda x: x * 3,
     "twice used": lambda x: x * x.sum() + x,
     "a norm": lambda x: x * torch.where(x.norm() > 1, 1 / x.norm(), torch.ones(())),

@@ -124,3 +124,22 @@ def test_each_output_of_ours_counts_where_it_is_read():
     _, back = aten.count_training(attended, *given)
     (stack,) = [step for step in back.steps if step.name == "stack"]
     assert stack.read_unique == stack.write_unique == 3 * 16 * 16 * 4
+
+
+def test_views_of_one_tensor_that_lie_apart_are_each_read():
+    def attend(qkv):
+        q, k, v = qkv.unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v)
+
+    qkv = torch.empty(2, 5, 48, dtype=torch.bfloat16)
+    (step,) = aten.count(attend, qkv).steps
+    assert step.tensor("qkv").read_unique == qkv.nbytes
+    x = torch.empty(100)
+    for fn, read in (
+        (lambda x: x * x, 400),
+        (lambda x: x[:10] * x[:10], 40),
+        (lambda x: x[:10] * x[50:60], 80),
+        (lambda x: x[1:] * x[:-1], 400),  # they overlap: no more than there is
+    ):
+        (step,) = aten.count(fn, x).steps
+        assert step.read_unique == read

@@ -14,6 +14,8 @@ from kernels.grading.questions import (
     ch11,
     ch12,
     ch13,
+    ch14,
+    ch15,
 )
 
 __all__ = [
@@ -30,4 +32,6 @@ __all__ = [
     "ch11",
     "ch12",
     "ch13",
+    "ch14",
+    "ch15",
 ]

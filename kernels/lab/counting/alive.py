@@ -28,6 +28,11 @@ class Alive(TorchDispatchMode):
             if isinstance(tensor, torch.Tensor):
                 self._follow(tensor, counts=False)
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # To keep the compiler out of this mode PyTorch would import it, a second at the first call.
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:

@@ -17,13 +17,13 @@ from kernels.lab.counting.fake_cuda import Fakes, without_modes
 from kernels.lab.counting.ledger import Step, TensorTraffic
 from kernels.lab.counting.operands import (
     Moved,
-    distinct_bytes,
     moves_bytes,
     on_gpu,
     operands,
     tensors_in,
 )
 from kernels.lab.counting.our_operators import OURS, count_ours
+from kernels.lab.counting.views import distinct_bytes
 
 Tensor = torch.Tensor
 _MOST = "as many as there can be: fake tensors have no values that would tell how many"
@@ -127,10 +127,12 @@ class Counter(TorchDispatchMode):
         self._written += 1
         label = f"{operator.strip('_')}{self._written}"
         traffic_of: dict[str, TensorTraffic] = {}
+        read: dict[str, list[Moved]] = {}
         for moved in reads:
-            name, size = self._name(moved.tensor, "constant"), moved.size
-            read = TensorTraffic(name, read_unique=size, read_requested=size)
-            traffic_of[name] = max(traffic_of.get(name, read), read, key=lambda t: t.read_unique)
+            read.setdefault(self._name(moved.tensor, "constant"), []).append(moved)
+        for name, of_one in read.items():
+            size = _together(of_one)
+            traffic_of[name] = TensorTraffic(name, read_unique=size, read_requested=size)
         for number, moved in enumerate(writes):
             size = moved.size
             name = self._name(moved.tensor, label if number == 0 else f"{label}.{number}")
@@ -187,6 +189,19 @@ class Counter(TorchDispatchMode):
 
 def _all_of(tensors: list[Tensor]) -> list[Moved]:
     return [Moved(tensor, distinct_bytes(tensor)) for tensor in tensors]
+
+
+def _together(several: list[Moved]) -> int:
+    """The bytes that are read of one memory, through several views of it or through one."""
+    of_view: dict[Any, int] = {}
+    for moved in several:
+        one = moved.tensor
+        view = (one.storage_offset(), one.shape, one.stride(), one.dtype)
+        of_view[view] = max(moved.size, of_view.get(view, 0))
+    if len(of_view) == 1:
+        return max(of_view.values())
+    # Of a view that is gathered from, less may be read than it has.
+    return min(sum(of_view.values()), distinct_bytes(*(moved.tensor for moved in several)))
 
 
 def _fills(args: tuple[Any, ...]) -> bool:

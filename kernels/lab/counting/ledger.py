@@ -108,7 +108,8 @@ class Ledger:
     linearly in the rows. `polynomial`: a few sizes were, and each number extended along several.
     `formula`: nothing was run; tests hold the formula to what is counted at small sizes. `aten`:
     PyTorch operators on fake tensors, where asked for and unique bytes are the same since every
-    operator reads each input once.
+    operator reads each input once. `arguments`: launches that were written down and not run, each
+    taken to move what it is given once; tests hold that to what is counted at small sizes.
     """
 
     steps: tuple[Step, ...]

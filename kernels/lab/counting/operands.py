@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from kernels.lab.counting.views import distinct_bytes
+
 Tensor = torch.Tensor
 
 # They allocate memory, or return what they were given: no bytes move.
@@ -46,14 +48,6 @@ class Moved:
 
     tensor: Tensor
     size: int
-
-
-def distinct_bytes(tensor: Tensor) -> int:
-    """The bytes of a view's distinct elements: an expanded dimension counts once."""
-    count = 1
-    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        count *= size if stride != 0 else min(size, 1)
-    return count * tensor.element_size()
 
 
 def tensors_in(values: Any) -> list[Tensor]:

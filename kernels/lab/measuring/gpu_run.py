@@ -10,7 +10,6 @@ book.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -18,32 +17,29 @@ import sys
 import tarfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from kernels.lab.cards import devices
-from kernels.lab.measuring import verdicts
+from kernels.lab.measuring import gpu_tests, verdicts
 from kernels.lab.measuring.cell_bench import say
 from kernels.lab.records import provenance
 from kernels.lab.records.data import read_suite
 from kernels.lab.selection import NO_GPU, RefusalError, suite_ops, suites
 from kernels.paths import ROOT
 
-# Where tests marked `gpu` are; the other folders need what a GPU machine may not have.
-GPU_TESTS = ("tests/gpu", "tests/ops", "tests/test_philox.py")
 # What stands among the suites: what models launch, what a call from Python costs, what a compiler
 # writes, what a training step needs of memory.
 BESIDE = ("models", "host", "generated", "memory")
-NO_TESTS_COLLECTED = 5  # pytest's exit code
 TABLE_DTYPES = ("bf16", "fp32")  # the last table stays short: the first of these a suite has
 
 
-def _stream(command: Sequence[str], log: Path | None = None) -> tuple[int, list[str]]:
-    """Run a command, passing its output on as it comes; return its exit code and its lines."""
+def _stream(command: Sequence[str]) -> int:
+    """Run a command, passing its output on as it comes; return its exit code."""
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
-    lines = []
     with subprocess.Popen(
         command,
         cwd=ROOT,
@@ -56,31 +52,7 @@ def _stream(command: Sequence[str], log: Path | None = None) -> tuple[int, list[
         assert process.stdout is not None
         for text in process.stdout:
             print(text, end="", flush=True)
-            lines.append(text)
-    if log is not None:
-        log.write_text("".join(lines), encoding="utf-8")
-    return process.returncode, lines
-
-
-def run_tests(log: Path, slug: str) -> dict[str, Any]:
-    """Run the tests marked `gpu` if pytest is there; return what came of it.
-
-    The proofs go into the folder of the card `slug` beside the log.
-    """
-    if importlib.util.find_spec("pytest") is None:
-        told = "the GPU tests were not run: this Python has no pytest"
-        log.write_text(told + "\n", encoding="utf-8")
-        say(told)
-        return {"ran": False, "passed": None, "told": told}
-    options = ["-m", "gpu", "-q", "-rs", "-p", "no:cacheprovider"]
-    options += ["-p", "kernels.lab.records.proofs_plugin"]
-    options += ["--proofs", str(log.parent), "--proofs-card", slug]
-    code, lines = _stream([sys.executable, "-m", "pytest", *GPU_TESTS, *options], log)
-    last = lines[-1].strip() if lines else ""
-    if code == NO_TESTS_COLLECTED:
-        return {"ran": False, "passed": None, "told": "no test is marked gpu"}
-    proofs = next((line.strip() for line in lines if line.startswith("proofs: ")), "no proofs")
-    return {"ran": True, "passed": code == 0, "told": f"{last}; {proofs}"}
+    return process.returncode
 
 
 def archive(folder: Path, slug: str, date: str, since: float = 0.0) -> Path:
@@ -122,13 +94,29 @@ def _command(folder: Path, name: str, seconds: float) -> list[str]:
     return [*command, "bench", name, "--out", str(folder), "--seconds", str(seconds)]
 
 
-def run(out: Path | None, chosen: Sequence[str], seconds: float, tests: bool) -> int:
+@dataclass(frozen=True)
+class Chosen:
+    """What of it all is run: which suites ([]: all there is, None: none), and which tests.
+
+    `seconds` is a variant's budget a cell; `owed` leaves out the tests whose proof holds;
+    `processes` is how many files of tests run at once (None: by the CPU's cores).
+    """
+
+    suites: Sequence[str] | None = ()
+    seconds: float = 0.5
+    tests: bool = True
+    owed: bool = False
+    processes: int | None = None
+
+
+def run(out: Path | None, chosen: Chosen) -> int:
     """Run the tests, the suites and what stands beside them; return 0 if all passed, else 1.
 
-    Where suites are `chosen` they are all that is recorded. The archive is written anew after each
+    Where suites are chosen they are all that is recorded. The archive is written anew after each
     step, so that a run cut short leaves what it had.
     """
-    for name in chosen:
+    tests, seconds = chosen.tests, chosen.seconds
+    for name in chosen.suites or ():
         suite_ops(name)
     if not torch.cuda.is_available():
         raise RefusalError(NO_GPU)
@@ -136,7 +124,9 @@ def run(out: Path | None, chosen: Sequence[str], seconds: float, tests: bool) ->
     folder.mkdir(parents=True, exist_ok=True)
     card = devices.describe(torch.cuda.current_device())
     slug, date = card["slug"], provenance.utc_now()
-    names = list(chosen) or [*BESIDE, *suites()]
+    names = list(chosen.suites or ())
+    if chosen.suites is not None and not names:
+        names = [*BESIDE, *suites()]
     # A file system may keep whole seconds.
     began, started = time.perf_counter(), time.time() - 1
     record: dict[str, Any] = {"card": card, "date": date, "tests": None, "suites": {}}
@@ -151,13 +141,13 @@ def run(out: Path | None, chosen: Sequence[str], seconds: float, tests: bool) ->
     say(f"gpu: {card['name']}, {'tests, ' if tests else ''}{', '.join(names)}")
     if tests:
         say(f"[1/{steps}] GPU tests")
-        record["tests"] = run_tests(folder / "tests.log", slug)
+        record["tests"] = gpu_tests.run(folder / "tests.log", slug, chosen.owed, chosen.processes)
         say(f"[1/{steps}] {record['tests']['told']}  ({time.perf_counter() - began:.0f} s)")
         keep()
     for number, name in enumerate(names, 1 + tests):
         what = name if name in BESIDE else f"suite {name}"
         say(f"[{number}/{steps}] {what}")
-        code, _ = _stream(_command(folder, name, seconds))
+        code = _stream(_command(folder, name, seconds))
         codes[what] = record["suites"][name] = code
         took = time.perf_counter() - began
         say(f"[{number}/{steps}] {what}: exit code {code}  ({took:.0f} s)")

@@ -223,6 +223,26 @@ def record(
     return said
 
 
+def merged(known: Path, parts: Sequence[Path]) -> tuple[dict[str, Proof], dict[str, Rests]]:
+    """Return the rows of a card after runs that each began from those in `known`, and their rests.
+
+    `known` and each of `parts` are a card's folder. What a part proved anew is taken, and what it
+    removed, since it failed, is gone.
+    """
+    before, told = read(known)
+    rows, rests = dict(before), dict[str, Rests](told)
+    for part in parts:
+        if not (part / FILE).exists():
+            continue  # it proved nothing, and had nothing to keep
+        mine, theirs = read(part)
+        for test in before.keys() - mine.keys():
+            rows.pop(test, None)
+        for test, row in mine.items():
+            if row != before.get(test):
+                rows[test], rests[test] = row, theirs.get(test, {})
+    return rows, {test: rests.get(test, {}) for test in rows}
+
+
 @dataclass(frozen=True)
 class State:
     """A test marked `proves` beside a card's row of it; `changed` is empty where the row holds."""

@@ -8,6 +8,7 @@ called here one after the other, in this thread.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -30,6 +31,19 @@ def _in_order(root: Any) -> list[Any]:
             seen.add(following)
             stack.append((following, iter(following.next_functions)))
     return found[::-1]
+
+
+def _handed_on(node: Any, made: tuple[Any, ...]) -> Iterable[tuple[Any, tuple[Any, int]]]:
+    """What a node made, each with whom it is for.
+
+    A `torch.autograd.Function` makes one for each argument, and no tensor has nobody behind it.
+    """
+    following = node.next_functions
+    needed = getattr(node, "needs_input_grad", None)
+    if needed is not None and len(needed) == len(made):
+        made = tuple(one for one, wanted in zip(made, needed, strict=True) if wanted)
+        following = tuple(one for one in following if one[0] is not None)
+    return zip(made, following, strict=True)
 
 
 @torch.no_grad()
@@ -56,7 +70,7 @@ def gradient(output: Tensor, leaf: Tensor, upstream: Tensor) -> Tensor | None:
         run = node if callable(node) else node.apply  # a torch.autograd.Function's
         made = run(*(given.get(number) for number in range(len(node._input_metadata))))
         made = made if isinstance(made, tuple) else (made,)
-        for one, (following, number) in zip(made, node.next_functions, strict=True):
+        for one, (following, number) in _handed_on(node, made):
             if one is not None and following is not None:
                 # What was broadcast is summed, and cast, by the engine, not by a formula.
                 wanted = following._input_metadata[number]

@@ -209,7 +209,7 @@ class RooflineExplorer(anywidget.AnyWidget):
     ) -> None:
         cards = known_cards() if cards is None else cards
         groups = recorded_groups() if groups is None else groups
-        choices.setdefault("card", _todays_card(cards))
+        choices.setdefault("card", todays_card(cards))
         super().__init__(**choices)
         self.set_trait("cards", [dict(card) for card in cards])
         self.set_trait("groups", [dict(group) for group in groups])
@@ -231,7 +231,7 @@ class RooflineExplorer(anywidget.AnyWidget):
         return DEFAULT_SIZES | proposal["value"]
 
 
-def _todays_card(cards: Sequence[Mapping[str, Any]]) -> str:
+def todays_card(cards: Sequence[Mapping[str, Any]]) -> str:
     """Return this machine's card, known or not; without a GPU, the first of `cards`."""
     if torch.cuda.is_available():
         return devices.slug(torch.cuda.get_device_name())

