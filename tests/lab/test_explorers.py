@@ -348,8 +348,6 @@ const act = (control, value, ...events) => {{
   control.value = value;
   for (const event of events) control.dispatchEvent(new Event(event, {{ bubbles: true }}));
 }};
-// Time to draw itself for the width that it was laid out at: on a busy machine that is late.
-const drawn = () => new Promise((done) => setTimeout(done, 300));
 const tell = () => seen.push([at(".text").textContent, at(".error").textContent]);
 {actions}
 document.body.textContent = JSON.stringify(seen);
@@ -390,7 +388,6 @@ def test_the_page_answers_and_keeps_the_last_good_size(tmp_path):
     seen.push(rows.value, slider.getAttribute("aria-valuetext"));
     act(root.querySelectorAll("select")[1], "matmul", "change"); tell();
     seen.push([...root.querySelectorAll(".size")].map((box) => box.hidden));
-    await drawn();
     seen.push(root.scrollWidth <= 340);
     seen.push([...root.querySelectorAll("input, select")].every(
       (c) => c.labels.length || c.getAttribute("aria-label")));

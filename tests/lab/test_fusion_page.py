@@ -207,7 +207,6 @@ def test_the_page_answers(tmp_path):
     act(card, "t4-maker", "change"); say();
     act(root.querySelector("input"), "0", "input");
     seen.push([state.sizes.batch, root.querySelector("input").getAttribute("aria-valuetext")]);
-    await drawn();
     seen.push(root.scrollWidth <= 340);
     seen.push([...root.querySelectorAll("input, select, button")].every(
       (c) => c.labels?.length || c.getAttribute("aria-label")));
