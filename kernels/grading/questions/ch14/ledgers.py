@@ -111,6 +111,15 @@ def where(ledger: Ledger) -> str:
     return "pre" if _past_a_norm(ledger) else "pre, norms in products"
 
 
+def _by_last_sum(ledger: Ledger) -> str:
+    """The word by who reads the last sum, of which the cut may have taken a reader."""
+    if not any(map(_same, ledger)):
+        return "pre, norms in products"
+    last = [launch for launch in ledger if len(launch.reads) == 2][-1]
+    readers = [one for one in ledger if not one.reads.keys().isdisjoint(last.writes)]
+    return "pre" if len(readers) > 1 else "post"
+
+
 _WHO_ELSE = "Look at who else reads what a launch reads."
 _MISTAKES = (
     (
@@ -120,6 +129,11 @@ _MISTAKES = (
     (
         f"A ledger is cut anywhere: its last launch need not be a layer's last. {_WHO_ELSE}",
         lambda ledger: "post" if _same(ledger[-1]) else "pre",
+    ),
+    (
+        "A ledger is cut anywhere: what its last sum wrote may have a reader behind the end. Go by "
+        "a sum whose readers are all there.",
+        _by_last_sum,
     ),
     (
         "A launch that reads a tensor and writes one as large is in every ledger where norms are "
