@@ -131,11 +131,6 @@ _MISTAKES = (
         lambda ledger: "post" if _same(ledger[-1]) else "pre",
     ),
     (
-        "A ledger is cut anywhere: what its last sum wrote may have a reader behind the end. Go by "
-        "a sum whose readers are all there.",
-        _by_last_sum,
-    ),
-    (
         "A launch that reads a tensor and writes one as large is in every ledger where norms are "
         "launches. What counts is the residual: is it what the norm read, or what it wrote?",
         lambda ledger: "pre" if any(map(_same, ledger)) else "pre, norms in products",
@@ -144,6 +139,11 @@ _MISTAKES = (
         "A launch that reads a tensor and writes one as large is in every ledger where norms are "
         "launches. What counts is the residual: is it what the norm read, or what it wrote?",
         lambda ledger: "post" if any(map(_same, ledger)) else "pre, norms in products",
+    ),
+    (
+        "A ledger is cut anywhere: what its last sum wrote may have a reader behind the end. Go by "
+        "a sum whose readers are all there.",
+        _by_last_sum,
     ),
     (
         "A residual that a product reads first, and no norm, is not yet post-LN: the norm may "
