@@ -74,7 +74,7 @@ def _by_first_readers(otherwise):
             "should say 'post'",
             "in every ledger where norms are launches",
         ),
-        (s.norm_place_by_the_last_sum, "says", "a sum whose readers are all there"),
+        (s.norm_place_by_the_last_sum, "says", "the next sum reads it too, behind the cut"),
         (_by_first_readers("post"), "should say 'pre, norms in products'", "not yet post-LN"),
         (_by_first_readers(ledgers.VERDICTS[1]), "should say 'post'", "in post-LN it is so too"),
         (

@@ -111,15 +111,6 @@ def where(ledger: Ledger) -> str:
     return "pre" if _past_a_norm(ledger) else "pre, norms in products"
 
 
-def _by_last_sum(ledger: Ledger) -> str:
-    """The word by who reads the last sum, of which the cut may have taken a reader."""
-    if not any(map(_same, ledger)):
-        return "pre, norms in products"
-    last = [launch for launch in ledger if len(launch.reads) == 2][-1]
-    readers = [one for one in ledger if not one.reads.keys().isdisjoint(last.writes)]
-    return "pre" if len(readers) > 1 else "post"
-
-
 _WHO_ELSE = "Look at who else reads what a launch reads."
 _MISTAKES = (
     (
@@ -137,13 +128,9 @@ _MISTAKES = (
     ),
     (
         "A launch that reads a tensor and writes one as large is in every ledger where norms are "
-        "launches. What counts is the residual: is it what the norm read, or what it wrote?",
+        "launches. What counts is the residual: is it what the norm read, or what it wrote? Don't "
+        "go by the last sum of a ledger: in pre-LN the next sum reads it too, behind the cut.",
         lambda ledger: "post" if any(map(_same, ledger)) else "pre, norms in products",
-    ),
-    (
-        "A ledger is cut anywhere: what its last sum wrote may have a reader behind the end. Go by "
-        "a sum whose readers are all there.",
-        _by_last_sum,
     ),
     (
         "A residual that a product reads first, and no norm, is not yet post-LN: the norm may "
