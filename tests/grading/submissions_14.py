@@ -83,6 +83,15 @@ def norm_place_by_counting(ledger):
     return "pre" if any(read.count(name) == 2 for name in alone) else "post"
 
 
+def norm_place_by_the_last_sum(ledger):
+    """Wrong: the cut may have taken a reader of what the last sum wrote."""
+    read = [name for launch in ledger for name in launch.reads]
+    if not any(list(one.reads.values()) == list(one.writes.values()) for one in ledger):
+        return "pre, norms in products"
+    (sum_,) = [launch for launch in ledger if len(launch.reads) == 2][-1].writes
+    return "pre" if read.count(sum_) > 1 else "post"
+
+
 # 14.3
 def head_strides(length, heads_, d, by_head):
     row = 3 * heads_ * d
@@ -229,6 +238,16 @@ def places_with(fault):
             return placed_in(largest, launches, sizes, lambda a, b: True)
         if fault == "launch by launch":
             return placed_in(list(sizes), launches, sizes)
+        if fault == "ties turned":
+            late = list(sizes)[::-1]
+            return placed_in(sorted(late, key=lambda name: -sizes[name]), launches, sizes)
+        if fault == "rounded up":
+            wide = {name: -(-size // 512) * 512 for name, size in sizes.items()}
+            return placed_in(largest, launches, wide)
+        if fault == "longest first":
+            return placed_in(
+                sorted(sizes, key=lambda name: first[name] - last[name]), launches, sizes
+            )
         if fault == "smallest first":
             return placed_in(largest[::-1], launches, sizes)
         if fault == "over what is read":
@@ -284,3 +303,25 @@ def launch_bound(gbs, launch_ns, e, i, itemsize):
         return low
 
     return [most(12, 30 * e + 4 * i), np.int64(most(7, 18 * e + 2 * i))]
+
+
+def bound_by_floats(gbs, launch_ns, e, i, itemsize):
+    """By bytes, each a float: a quotient that comes out even may lie just below."""
+
+    def most(launches, of_a_token):
+        moved_ = launches * launch_ns * 1e-9 * gbs * 1e9
+        weights = (4 * e * e + 2 * e * i) * itemsize
+        return max(0, int((moved_ - weights) / (of_a_token * itemsize)))
+
+    return most(12, 30 * e + 4 * i), most(7, 18 * e + 2 * i)
+
+
+def bound_by_seconds(gbs, launch_ns, e, i, itemsize):
+    """The same by seconds."""
+
+    def most(launches, of_a_token):
+        weights = (4 * e * e + 2 * e * i) * itemsize / (gbs * 1e9)
+        a_token = of_a_token * itemsize / (gbs * 1e9)
+        return max(0, int((launches * launch_ns * 1e-9 - weights) / a_token))
+
+    return most(12, 30 * e + 4 * i), most(7, 18 * e + 2 * i)

@@ -67,6 +67,8 @@ def switched_linear(
         residual = tl.load(residual_ptr + place, mask=there, other=0.0).to(tl.float32)
         if FAULT == "taken away":
             residual = -residual
+        if FAULT == "half residual":
+            residual = residual.to(tl.float16).to(tl.float32)
         if FAULT == "twice loaded":
             residual = 0.5 * residual
             residual += 0.5 * tl.load(residual_ptr + place, mask=there, other=0.0).to(tl.float32)
@@ -150,7 +152,16 @@ def switched_between(
         x = y
     if FAULT == "all dropped":
         x = x + residual
-    x = tl.where(kept, x * factor, 0.0)
+    if FAULT == "the norm's bias":
+        x = y + norm_bias
+    if FAULT == "rounded sum":
+        x = x.to(h_ptr.dtype.element_ty).to(tl.float32)
+    if FAULT == "dropped as it is":
+        x = tl.where(kept, x * factor, x)
+    else:
+        x = tl.where(kept, x * factor, 0.0)
+    if FAULT == "rounded branch":
+        x = x.to(h_ptr.dtype.element_ty).to(tl.float32)
     if FAULT == "bias behind":
         x = x + bias
     h = x + residual
@@ -187,6 +198,8 @@ def switched_between(
     n = centred * inverse * weight + norm_bias
     if FAULT == "no weight":
         n = centred * inverse + norm_bias
+    if FAULT == "no norm bias":
+        n = centred * inverse * weight
     if FAULT == "no norm":
         n = h
     tl.store(n_ptr + e, n.to(n_ptr.dtype.element_ty), mask=mask)

@@ -171,6 +171,31 @@ def test_the_largest_first_is_not_always_the_least():
     assert places.extent(task, found) == places.least(task)
 
 
+def test_of_two_of_one_size_the_order_counts():
+    """What the page says of seven launches with I = 2 · E."""
+    task = places._layers("", layers.FUSED, 64, 128, 8, 1)
+    one = 2 * 64 * 8
+    launches = [(step.reads, step.writes) for step in task.steps]
+    later_first = s.places_with("ties turned")(launches, dict(task.sizes))
+    assert places.extent(task, later_first) == 5 * one
+    assert places.extent(task, places.placed(task)) == places.least(task) == 4 * one
+
+
+def test_a_quotient_that_comes_out_even_is_asked():
+    """For twelve launches and for seven: as many tokens as take exactly as long."""
+    calls = bound._calls(random.Random(3))
+    for launches, (of_e, of_i), formula in (
+        (12, (30, 4), bound.BEFORE),
+        (7, (18, 2), bound.AFTER),
+    ):
+        exact = [
+            launches * ns * gbs
+            == (4 * e * e + 2 * e * i + formula(gbs, ns, e, i, t) * (of_e * e + of_i * i)) * t
+            for gbs, ns, e, i, t in calls
+        ]
+        assert any(exact)
+
+
 def test_tokens_by_bisection():
     for args in bound._calls(random.Random(3)):
         assert s.launch_bound(*args) == [bound.BEFORE(*args), bound.AFTER(*args)]

@@ -159,8 +159,9 @@ register(
         more_hints=(
             "In which order do you give out places? One that comes early and is small may stand in "
             "the way of a large one.",
-            "The largest first, each at the lowest place that is free of all placed ones whose "
-            "spans meet its own. What the last launch writes lives to the end.",
+            "The largest first, of two of one size the one that is written first, each at the "
+            "lowest place that is free of all placed ones whose spans meet its own. What the last "
+            "launch writes lives to the end.",
         ),
         grade=grade_places,
     )

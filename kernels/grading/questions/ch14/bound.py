@@ -15,17 +15,24 @@ Formula = Callable[[int, int, int, int, int], int]
 
 
 def _tokens(
-    launches: int, of_e: int, of_i: int, weights: tuple[int, int] = (4, 2), each: int = 0
+    launches: int,
+    of_e: int,
+    of_i: int,
+    weights: tuple[int, int] = (4, 2),
+    each: int = 0,
+    weighed: bool = False,
 ) -> Formula:
     """The most tokens whose bytes take no longer than the launches; 0 where the weights do.
 
-    weights: multiples of E² and E · I; each: 1 to round up.
+    weights: multiples of E² and E · I; each: 1 to round up, -1 to leave out an even quotient;
+    weighed: a weight takes one byte.
     """
 
     def formula(gbs: int, ns: int, e: int, i: int, item: int) -> int:
-        left = launches * ns * gbs - (weights[0] * e * e + weights[1] * e * i) * item
+        of_weights = (weights[0] * e * e + weights[1] * e * i) * (1 if weighed else item)
+        left = launches * ns * gbs - of_weights
         token = (of_e * e + of_i * i) * item
-        return max(0, (left + each * (token - 1)) // token)
+        return max(0, (left + (token - 1 if each > 0 else each)) // token)
 
     return formula
 
@@ -73,6 +80,11 @@ def _mistakes(steps: Steps, other: Steps) -> tuple[Mistake, ...]:
             "Rounded up, that many tokens take longer than the launches.",
             _tokens(count, *sums, each=1),
         ),
+        (
+            "At least as long is asked: where the quotient comes out even, that many tokens take "
+            "just as long as the launches. Whole numbers keep it, a float on the way may not.",
+            _tokens(count, *sums, each=-1),
+        ),
         ("That is one launch: the layer has all of them.", _tokens(1, *sums)),
         (
             "QKV has 3 · E² weights, and the product behind attention E² more.",
@@ -87,6 +99,10 @@ def _mistakes(steps: Steps, other: Steps) -> tuple[Mistake, ...]:
             _tokens(count, *sums, weights=(1, 2)),
         ),
         (
+            "QKV has 3 · E² weights, and the product behind attention E² more.",
+            _tokens(count, *sums, weights=(2, 2)),
+        ),
+        (
             "The MLP's weights are missing: 2 · E · I.",
             _tokens(count, *sums, weights=(4, 0)),
         ),
@@ -99,6 +115,10 @@ def _mistakes(steps: Steps, other: Steps) -> tuple[Mistake, ...]:
             lambda g, n, e, i, t: right(g, n, e, i, 1),
         ),
         (
+            "A number has itemsize bytes, a weight's too.",
+            _tokens(count, *sums, weighed=True),
+        ),
+        (
             "Nanoseconds times 10⁹ bytes a second are bytes: no other factor comes in.",
             lambda g, n, e, i, t: right(1, n * g // 1000, e, i, t),
         ),
@@ -109,6 +129,30 @@ def _mistakes(steps: Steps, other: Steps) -> tuple[Mistake, ...]:
     )
 
 
+def _rounded(launches: int, token: int, weights: int, gbs: int, ns: int) -> tuple[float, ...]:
+    """The quotient, by floats in two ways: by bytes, and by seconds."""
+    seconds = launches * ns * 1e-9
+    by_bytes = (seconds * gbs * 1e9 - weights) / token
+    return by_bytes, (seconds - weights / (gbs * 1e9)) / (token / (gbs * 1e9))
+
+
+def _even(rng: random.Random, steps: Steps) -> tuple[int, ...]:
+    """A call whose quotient comes out even, and which floats of both ways round below it.
+
+    With I = 4 · E and as many GB/s as E, E cancels: what is left is linear in nanoseconds.
+    """
+    count, (of_e, of_i) = len(steps), moved(steps)
+    while True:
+        e, item, ns = 64 * rng.randrange(10, 40), 2, rng.randrange(4000, 9000)
+        i, gbs = 4 * e, e
+        token, weights = (of_e * e + of_i * i) * item, (4 * e * e + 2 * e * i) * item
+        tokens, rest = divmod(count * ns * gbs - weights, token)
+        if tokens <= 0 or rest:
+            continue
+        if all(int(one) < tokens for one in _rounded(count, token, weights, gbs, ns)):
+            return gbs, ns, e, i, item
+
+
 def _calls(rng: random.Random) -> list[tuple[int, ...]]:
     calls: list[tuple[int, ...]] = []
     for itemsize in (2, 2, 4):
@@ -116,6 +160,7 @@ def _calls(rng: random.Random) -> list[tuple[int, ...]]:
         calls.append((rng.randrange(1000, 8000), rng.randrange(4000, 9000), e, 3 * e + 8, itemsize))
     # Weights that take longer than all launches, and than the fewer ones alone.
     calls += [(300, 2000, 2048, 8192, 2), (500, 5000, 1024, 4096, 2)]
+    calls += [_even(rng, OPERATORS), _even(rng, FUSED)]
     return [*calls, (4800, 5000, 1024, 4096, 2), (320, 6000, 768, 3072, 2)]
 
 

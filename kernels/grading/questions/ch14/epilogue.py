@@ -100,6 +100,10 @@ def _models(case: Case) -> Iterator[tuple[str, Tensor]]:
     yield _ROUNDED, rounded(rounded(total) + bias) + residual
     yield _ROUNDED, rounded(total) + bias + residual
     yield (
+        "The residual is rounded to fp16 before it is added: convert it to fp32.",
+        total + bias + residual.half().double(),
+    )
+    yield (
         "The residual's rows are N numbers long, as those of y, and not K.",
         total + bias + _misread(residual, k),
     )

@@ -60,6 +60,10 @@ def attended(
         hidden = ~hidden
     if mask == "queries turned":
         hidden = ~padding[:, None, :, None].expand_as(s)
+    if mask == "both":
+        hidden = hidden | padding[:, None, :, None]
+    if mask == "causal":
+        hidden = hidden | torch.ones_like(hidden[0, 0]).triu(1)
     if mask == "none":
         hidden = torch.zeros_like(hidden)
     if mask == "added":  # True is added as 1
@@ -105,6 +109,9 @@ _MASKS = {
     "queries turned": "The mask lies along the queries and is turned: keys are hidden, from all "
     "queries, and PyTorch's attn_mask is True for what is seen.",
     "none": "Padding is seen: what is True in padding gets no weight.",
+    "both": "Padded queries have an output of 0: it is keys that are hidden, and every query is "
+    "answered, a padded one too.",
+    "causal": "Later keys are hidden as well: only padding is, from every query.",
     "added": "True is added to the scores as 1: what is added is -inf where a key is hidden, or "
     "attn_mask is a bool, True for what is seen.",
     "zero": "A hidden key has the score 0, and exp(0) is no small weight: its score is -inf.",

@@ -128,7 +128,8 @@ _MISTAKES = (
     ),
     (
         "A launch that reads a tensor and writes one as large is in every ledger where norms are "
-        "launches. What counts is the residual: is it what the norm read, or what it wrote?",
+        "launches. What counts is the residual: is it what the norm read, or what it wrote? Don't "
+        "go by the last sum of a ledger: in pre-LN the next sum reads it too, behind the cut.",
         lambda ledger: "post" if any(map(_same, ledger)) else "pre, norms in products",
     ),
     (

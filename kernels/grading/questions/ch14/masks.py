@@ -6,13 +6,14 @@ import random
 from collections.abc import Callable
 
 from kernels.grading.question import Attempt
-from kernels.grading.questions.ch14.layers import FUSED, moved
+from kernels.grading.questions.ch14.layers import FUSED, moved, numbers
 from kernels.grading.questions.kits.numbers import Mistake
 from kernels.grading.questions.kits.several import grade_several
 
 NAMES = ("as_bool", "as_table", "asked_bool", "least_length")
 Formula = Callable[[int, int, int, int, int, int, int], int]
 OF_E, OF_I = moved(FUSED)
+_ONCE = sorted({name for step in FUSED for name in (*step.reads, step.writes)})
 
 
 def as_bool(b: int, h: int, s: int, e: int, i: int, item: int, block: int) -> int:
@@ -109,6 +110,16 @@ _MISTAKES: tuple[tuple[Mistake, ...], ...] = (
             lambda b, h, s, e, i, t, m: b * h * s * s // m,
         ),
         (
+            "A tile's rows are queries. Bools are of keys, and a sequence has length of them: only "
+            "the number of tiles is rounded up.",
+            lambda b, h, s, e, i, t, m: b * h * (-(-s // m)) ** 2 * m,
+        ),
+        (
+            "A tile lies within one head of one sequence: round up for each head, and then "
+            "multiply.",
+            lambda b, h, s, e, i, t, m: -(-b * h * s // m) * s,
+        ),
+        (
             "Those are the distinct bytes. Asked is what all programs ask for, each by itself.",
             as_bool,
         ),
@@ -140,6 +151,11 @@ _MISTAKES: tuple[tuple[Mistake, ...], ...] = (
             "That is the layer operator by operator: the fused one moves 18 · E + 2 · I numbers a "
             "token.",
             lambda b, h, s, e, i, t, m: -(-(30 * e + 4 * i) // h),
+        ),
+        (
+            "That is each tensor once: the layer writes it, and reads it again, 18 · E + 2 · I "
+            "numbers a token.",
+            lambda b, h, s, e, i, t, m: -(-sum(numbers(name, e, i) for name in _ONCE) // h),
         ),
         (
             "That is the length itself: asked is the length at which the table has as many bytes "

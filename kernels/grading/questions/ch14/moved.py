@@ -60,14 +60,19 @@ def _mistakes(steps: Steps, other: Formula) -> tuple[Mistake, ...]:
             _bytes(*sums["once"]),
         ),
         (
-            "The residual is read too: a launch that adds reads two tensors.",
+            "2 · E a token are missing. The residual is read too: a launch that adds reads two "
+            "tensors. And attention reads queries, keys and values, 3 · E.",
             _bytes(*sums["one read"]),
         ),
         ("before and after have changed places.", other),
-        ("qkv is 3 · E wide: queries, keys and values.", _qkv_as_wide_as_e(steps)),
+        (_told_of_narrow(steps), _qkv_as_wide_as_e(steps)),
         (
             "u and g are I wide, and not E.",
             lambda b, s, e, i, item: right(b, s, e, e, item),
+        ),
+        (
+            "The weights are counted: activations alone are asked for.",
+            lambda b, s, e, i, item: right(b, s, e, i, item) + (4 * e * e + 2 * e * i) * item,
         ),
         ("That is a launch short: go through the table row by row.", _bytes(of_e - 2, of_i)),
         (
@@ -82,10 +87,25 @@ def _mistakes(steps: Steps, other: Formula) -> tuple[Mistake, ...]:
     )
 
 
-def _qkv_as_wide_as_e(steps: Steps) -> Formula:
+def _told_of_narrow(steps: Steps) -> str:
+    """What it means if qkv were E wide; where there are copies, these have as many bytes."""
+    told = "qkv is 3 · E wide: queries, keys and values."
+    copies = tuple(step for step in steps if step.does == "copy")
+    of_copies, of_narrow = layers.moved(copies)[0] if copies else 0, _narrower(steps)
+    if of_copies == of_narrow:
+        return f"{of_copies} · E a token are missing. {told} And the copies are launches too."
+    return told
+
+
+def _narrower(steps: Steps) -> int:
+    """How many E a token are missing if what is 3 · E wide were E wide."""
     names = [name for step in steps for name in (*step.reads, step.writes)]
+    return 2 * sum(layers.width(name) == (3, 0) for name in names)
+
+
+def _qkv_as_wide_as_e(steps: Steps) -> Formula:
     of_e, of_i = layers.moved(steps)
-    return _bytes(of_e - 2 * sum(layers.width(name) == (3, 0) for name in names), of_i)
+    return _bytes(of_e - _narrower(steps), of_i)
 
 
 def _calls(rng: random.Random) -> list[tuple[int, ...]]:

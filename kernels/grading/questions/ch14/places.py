@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Any, NamedTuple
 
@@ -132,10 +133,19 @@ _NOTHING_AGAIN = (
     "before the launch that writes the other."
 )
 _HOLES = (
-    "No byte is lost by what lives, and some by holes: a small tensor that comes early stands "
-    "where a large one will need a place. Place the largest first, and each at the lowest place "
-    "where nothing lies that lives at the same time."
+    "No byte is lost by what lives, and some by holes: what gets a place early stands where a "
+    "larger one will need it. Place the largest first, and each at the lowest place where nothing "
+    "lies that lives at the same time."
 )
+_TIES = (
+    "The largest first is the rule. What is left to choose is the order of those of one size: the "
+    "one that is written first gets its place first."
+)
+_ROUNDED = (
+    "Your places are multiples of {grain}, and not all sizes are: a tensor takes its bytes, not "
+    "rounded up."
+)
+_BEGINS = "Nothing begins at byte 0: places count from there."
 
 
 def _checked(attempt: Attempt, task: Task, told: Any) -> Places:
@@ -192,6 +202,33 @@ def replay(attempt: Attempt, task: Task, places: Places) -> None:
         whole_.add(step.writes)
 
 
+def _largest_first(task: Task, places: Places) -> bool:
+    """Whether each tensor is at the lowest place that larger ones and some of its size left."""
+    left, order = sorted(task.sizes, key=lambda name: -task.sizes[name]), list[str]()
+    while left:
+        alike = [name for name in left if task.sizes[name] == task.sizes[left[0]]]
+        at = {name: placed(task, [*order, name])[name] for name in alike}
+        fits = [name for name in alike if at[name] == places[name]]
+        if not fits:
+            return False
+        order.append(fits[0])
+        left.remove(fits[0])
+    return True
+
+
+def _lost(found: list[tuple[Task, Places]]) -> str:
+    """Why places take more than lives at once."""
+    if all(extent(task, places) >= sum(task.sizes.values()) for task, places in found):
+        return _NOTHING_AGAIN
+    if all(min(places.values()) > 0 for _, places in found):
+        return _BEGINS
+    grain = math.gcd(*(at for _, places in found for at in places.values()))
+    odd = [task for task, _ in found if any(size % grain for size in task.sizes.values())]
+    if grain % 128 == 0 and len(odd) > 1:  # smaller ones come about by what sizes have in common
+        return _ROUNDED.format(grain=grain)
+    return _TIES if all(_largest_first(*one) for one in found) else _HOLES
+
+
 def grade_places(attempt: Attempt) -> None:
     """Grade `places(launches, sizes)`: nothing written over that is read, and the fewest bytes."""
     made = tasks(attempt.seed)
@@ -203,13 +240,11 @@ def grade_places(attempt: Attempt) -> None:
     for task, places in found:
         replay(attempt, task, places)
     attempt.held.append(f"nothing is written over that is still read, in {len(made)} lists")
-    ends = [(task, extent(task, places)) for task, places in found]
-    for task, end in ends:
-        if end > least(task):
-            kept = all(at >= sum(task.sizes.values()) for task, at in ends)
+    for task, places in found:
+        if (end := extent(task, places)) > least(task):
             raise Wrong(
                 f"{attempt.name} takes {end:,} bytes for {task.told}; {least(task):,} live at once "
                 "at most, and will do.",
-                _NOTHING_AGAIN if kept else _HOLES,
+                _lost(found),
             )
     attempt.held.append("the fewest bytes that there can be")

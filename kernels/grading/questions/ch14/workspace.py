@@ -6,7 +6,14 @@ import random
 from collections.abc import Callable, Sequence
 
 from kernels.grading.question import Attempt
-from kernels.grading.questions.ch14.layers import FUSED, OPERATORS, Steps, alive, numbers
+from kernels.grading.questions.ch14.layers import (
+    FUSED,
+    OPERATORS,
+    Steps,
+    alive,
+    numbers,
+    width,
+)
 from kernels.grading.questions.kits.numbers import Mistake
 from kernels.grading.questions.kits.several import grade_several
 
@@ -20,14 +27,28 @@ def _up(size: int, grain: int) -> int:
     return -(-size // grain) * grain
 
 
-def _peak(sets: Sets, grain: int = GRAIN, total: bool = False) -> Formula:
-    """The largest sum of what lives at once; each tensor, or with `total` the sum, rounded up."""
+def _peak(sets: Sets, grain: int = GRAIN, rounds: str = "each") -> Formula:
+    """The largest sum of what lives at once, rounded up to a multiple of `grain`.
+
+    rounds: each tensor, the "total", those "alike" together, or each "token" of a tensor.
+    """
 
     def formula(b: int, s: int, e: int, i: int, item: int) -> int:
-        size = b * s * item
-        if total:
-            return max(_up(sum(size * numbers(name, e, i) for name in one), grain) for one in sets)
-        return max(sum(_up(size * numbers(name, e, i), grain) for name in one) for one in sets)
+        tokens = 1 if rounds == "token" else b * s
+
+        def taken(one: set[str]) -> int:
+            sizes = [tokens * numbers(name, e, i) * item for name in sorted(one)]
+            if rounds == "total":
+                sizes = [sum(sizes)]
+            if rounds == "alike":
+                wide = sorted({width(name) for name in one})
+                sizes = [
+                    sum(tokens * numbers(name, e, i) * item for name in one if width(name) == w)
+                    for w in wide
+                ]
+            return sum(_up(size, grain) for size in sizes)
+
+        return max(map(taken, sets)) * (b * s // tokens)
 
     return formula
 
@@ -45,6 +66,8 @@ def _mistakes(steps: Steps, other: Formula) -> tuple[Mistake, ...]:
     without_read = [
         (one - set(step.reads)) | {step.writes} for one, step in zip(right, steps, strict=True)
     ]
+    added = max(at for at, step in enumerate(steps) if "x" in step.reads)
+    until_added = [one | {"x"} if at <= added else one for at, one in enumerate(right)]
     held = _peak(right)
     return (
         (
@@ -53,8 +76,20 @@ def _mistakes(steps: Steps, other: Formula) -> tuple[Mistake, ...]:
             _peak(at_hand),
         ),
         (
+            "h is missing: it lives while the MLP runs, until the last launch adds it.",
+            _peak([one - {"h"} for one in right]),
+        ),
+        (
             "Each tensor is rounded up by itself, and then they are added.",
-            _peak(right, total=True),
+            _peak(right, rounds="total"),
+        ),
+        (
+            "Each tensor is rounded up by itself, those of one size too, and then they are added.",
+            _peak(right, rounds="alike"),
+        ),
+        (
+            "A tensor is rounded up, and not each token's part of it.",
+            _peak(right, rounds="token"),
         ),
         ("A tensor takes a multiple of 512 bytes: round each up.", _peak(right, 1)),
         (
@@ -67,7 +102,7 @@ def _mistakes(steps: Steps, other: Formula) -> tuple[Mistake, ...]:
             "it to the last that reads it.",
             _peak([set(written)], 1),
         ),
-        ("x is the caller's: it takes nothing of the workspace.", _peak(alive(steps, ()))),
+        ("x is the caller's: it takes nothing of the workspace.", _peak(until_added)),
         ("x is the caller's: it takes nothing of the workspace.",
          _peak([one | {"x"} for one in right])),
         (
