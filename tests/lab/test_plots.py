@@ -205,7 +205,7 @@ def test_timeline_shows_gaps_and_says_when_it_knows_none():
     assert "2 × a" in words(figure)
     pairs = plots.timeline([("a", 3.0), ("b", 4.0)], "t")
     assert [b.get_x() for b in pairs.findobj(lambda a: a.get_gid() == "launch")] == [0, 3]
-    assert "gaps were not recorded" in words(pairs)
+    assert "gaps are left out" in words(pairs)
 
 
 def test_strip_draws_a_cell_for_each_read_and_write():

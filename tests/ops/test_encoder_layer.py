@@ -162,7 +162,7 @@ MASKS = ("none", "causal", "padding", "bool", "bool of heads", "number", "number
 
 @pytest.mark.parametrize("kind", [*MASKS, "bool and padding", "bool and number"])
 def test_every_mask_is_pytorchs_in_inference(kind, monkeypatch):
-    # Its fast path takes GELU for the form with the error function whatever it was told.
+    # On a CPU its fast path takes GELU in the form with the error function, whatever it was told.
     monkeypatch.setattr(torch.backends.mha, "get_fastpath_enabled", lambda: False)
     norm_first = len(kind) % 2 == 0
     told = {"norm_first": norm_first, "activation": TANH, "batch_first": norm_first}

@@ -129,7 +129,7 @@ def timeline(launches: Sequence[TimedLaunch] | Sequence[tuple[str, float]], titl
         _list_line(text, line, line + 1, label, f"{digits(spent)} µs")
     note = f"gaps, hatched: {digits(idle)} µs of {digits(total)} µs"
     if end_to_end:
-        note = "laid end to end: gaps were not recorded"
+        note = "laid end to end: gaps are left out"
     said = f"{len(boxes)} launches; {note}"
     text.text(0, len(names) + 0.2, said, va="center", color=page().muted)
     return figure
