@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from kernels.lab.counting import aten
+from kernels.ops.attention.attention import attention
 from kernels.ops.norms.layernorm import layer_norm
 
 X = torch.empty(64, 128)
@@ -111,6 +112,18 @@ def test_a_strided_input_of_ours_is_counted_whole():
 def test_nothing_real_is_allocated():
     ledger = aten.count(lambda x: x + x.mean(-1, keepdim=True), torch.empty(1).expand(2**20, 2**20))
     assert ledger.steps[1].write_unique == 2**40 * 4
+
+
+def test_each_output_of_ours_counts_where_it_is_read():
+    """The three gradients of attention, put side by side: none is taken for another."""
+    given = [torch.empty(1, 1, 16, 16, requires_grad=True) for _ in range(3)]
+
+    def attended(q, k, v):
+        return attention(*torch.stack([q, k, v]).unbind())
+
+    _, back = aten.count_training(attended, *given)
+    (stack,) = [step for step in back.steps if step.name == "stack"]
+    assert stack.read_unique == stack.write_unique == 3 * 16 * 16 * 4
 
 
 def test_views_of_one_tensor_that_lie_apart_are_each_read():

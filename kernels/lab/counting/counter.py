@@ -78,8 +78,9 @@ class Counter(TorchDispatchMode):
             self.steps += steps
             self._written += max(1, len(steps))
             last = steps[-1].name if steps else func._schema.name.split("::")[1]
-            for tensor in on_gpu(result):
-                self._name(tensor, f"{last}_{self._written}")
+            label = f"{last}_{self._written}"
+            for number, tensor in enumerate(on_gpu(result)):
+                self._name(tensor, label if number == 0 else f"{label}.{number}")
             return result
         name = func._schema.name.split("::")[1]
         if name == "nonzero":
