@@ -329,6 +329,10 @@ def test_the_notebook_runs_and_its_counts_are_as_told():
     assert f"{max(rates):.0f} on one" in judged["4"][1]
     assert "6·B·S·E pre-LN and 7 post-LN" in judged["5"][1]
     assert "PyTorch's operators 13, its fast path 9, DeepSpeed 15" in judged["1"][1]
+    formulas, by_hand = re.search(r"formulas (\d+), .* (\d+); training", judged["1"][1]).groups()
+    assert int(formulas) < 20 < 30 < int(by_hand)  # "between the last two of inference"
+    forward, back = re.search(r"training, (\d+) forward and (\d+) back", judged["1"][1]).groups()
+    assert int(forward) < 20 <= int(back) <= 30
 
 
 # ------------------------------------------------------------------ cells that wait for records

@@ -155,7 +155,7 @@ def test_backward_wrong(answer, message, means):
         (packs.dropout_with("exchanged"), "should be", "have changed places"),
         (packs.dropout_with("no_offset"), "should be", "The offset is left out"),
         (packs.dropout_with("no_rest"), "is nan", "behind the last whole pack"),
-        (packs.dropout_with("overrun"), "at index 0 of 'x'", "whoever has none does nothing"),
+        (packs.dropout_with("overrun"), "from index 0 of 'x'", "whoever has none does nothing"),
         (lambda x, *_: torch.zeros_like(x), "should be", "Everything is dropped"),
     ],
 )

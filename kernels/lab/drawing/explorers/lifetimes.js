@@ -86,7 +86,8 @@ function render({ model, el }) {
   let laid = 0;  // the width that it was drawn for
   function draw() {
     laid = values.clientWidth;
-    const width = laid || 640;  // 0 while the page has not laid it out
+    // 0 while the page has not laid it out: then what a telephone has room for, at most.
+    const width = laid || Math.min(640, document.documentElement.clientWidth - 64);
     const { height, shapes } = lifetimesChart(chosen(), model.get("launch"), width, hatch);
     picture.setAttribute("width", width);
     picture.setAttribute("height", height);
