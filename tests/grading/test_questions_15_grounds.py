@@ -122,6 +122,20 @@ def test_peaks_of_the_page():
     assert peaks.peaks(steps, 4, small, "a") == (135, 135)
 
 
+@pytest.mark.parametrize("fault", ["one life", "at the turn", "never gone", "a result"])
+def test_each_faulty_life_shows_in_every_set_of_timelines(fault):
+    for seed in range(30):
+        made = [one[1:] for one in peaks.timelines(random.Random(seed))]
+        assert any(peaks._with(*args, fault) != peaks.peaks(*args)[1] for args in made), seed
+
+
+def test_each_rule_for_what_is_lost_shows_in_every_set_of_norms():
+    for seed in range(30):
+        made = [inverted._of(case) for case in inverted._cases(seed)]
+        for what, rule in inverted.RULES:
+            assert any(not torch.equal(rule(g), inverted.lost(*g)) for g in made), (seed, what)
+
+
 def test_peaks_by_two_ways_and_what_a_checkpoint_does():
     """Over many timelines: a checkpoint that helps, one that saves nothing, one that costs."""
     signs = set()

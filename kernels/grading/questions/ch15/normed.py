@@ -173,7 +173,7 @@ def _dropped_models(case: Case) -> Iterator[tuple[str, Tensor]]:
     dh = case.tensors["dh"].double()
     of_norm = whole - dh
     yield (
-        "dh is left out of dx: x reaches h over the dropout, and h both ways up.",
+        "dh is left out of dx: dx is made of the whole dresidual, which has dh in it.",
         torch.where(mask, of_norm * scale(p), 0.0),
     )
     yield (
