@@ -106,6 +106,10 @@ def normed_with(fault=""):
         rows, n_cols = h.shape
         dresidual, dx = torch.empty_like(h), torch.empty_like(h)
         sizes = n_cols, threshold(p), scale(p)
+        if fault == "p itself":
+            sizes = n_cols, p, scale(p)
+        if fault == "1 - p":
+            sizes = n_cols, threshold(1 - p), scale(p)
         block = triton.next_power_of_2(n_cols)
         grid = (rows - 1 if fault == "a row too few" and rows > 1 else rows,)
         switched_normed[grid](

@@ -195,6 +195,8 @@ def test_product_back_in_pieces_wrong():
         ("dx without dh", "dx[", "dh is left out of dx"),
         ("no scale", "dx[", "not multiplied by scale"),
         ("scale twice", "dx[", "by scale twice"),
+        ("p itself", "dx[", "Nothing is dropped"),
+        ("1 - p", "dx[", "threshold(1 - p)"),
         ("dh behind", "dx[", "behind the dropout"),
         ("not dropped", "dx[", "That is dresidual"),
         ("no other", "masked lanes enter", "other=0.0"),

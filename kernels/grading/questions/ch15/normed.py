@@ -22,6 +22,7 @@ from kernels.grading.questions.kits.masks import (
     explains_all,
     kept,
     masks_and_scales,
+    numbers,
     right_masked,
     state,
 )
@@ -34,7 +35,7 @@ from kernels.grading.questions.kits.wrong_models import (
     masked_lanes_named,
     recognised,
 )
-from kernels.philox import scale
+from kernels.philox import scale, threshold
 
 _PLAN: tuple[tuple[int, int, str, float | None], ...] = (
     (4, 64, "fp32", 0.25),
@@ -189,6 +190,13 @@ def _dropped_models(case: Case) -> Iterator[tuple[str, Tensor]]:
     yield "That is g dropped: dx is dresidual, dropped.", torch.where(mask, g * scale(p), 0.0)
     for what, wrong, factor in masks_and_scales(tuple(whole.shape), p, seed_offset):
         yield what, torch.where(wrong, whole * factor, 0.0)
+    # Behind the others: where no number is 0, p itself drops nothing.
+    found = numbers(torch.arange(mask.numel()).view(mask.shape), seed_offset)
+    for what, below in (
+        ("The numbers are held to p itself: they are whole, below 65536, as threshold(p) is.", p),
+        ("As many are kept as are to be dropped: it is not threshold(1 - p).", threshold(1 - p)),
+    ):
+        yield what, torch.where(found >= below, whole * scale(p), 0.0)
 
 
 def _masked_first(case: Case, mask: Tensor, factor: float) -> Tensor:

@@ -217,7 +217,7 @@ def grade_in_place(attempt: Attempt) -> None:
                 f"dweight have, on {case}; a and da have {inner:,} each.",
                 "While a is there, du isn't yet: a takes the memory that du will take. Make "
                 "dweight of it, let go of it, and only then make da. du is written over da, "
-                "element by element. What .contiguous(), .clone() or a slice's product makes is memory "
-                "too.",
+                "element by element. What .contiguous(), .clone() or a slice's product makes is "
+                "memory too.",
             )
     attempt.held.append("no byte is alive beside the arguments and the results")
