@@ -77,8 +77,8 @@ def _given(
         weight[2] = 0.3 * 6 * torch.finfo(dtype).eps / 2 / tolerance
         # Without a bias weight cancels: a single number, far out in its row, makes a column lost.
         weight[6], bias[6] = 1.0, 0.0
-        # A negative weight that is too small: its bound without the sign would be negative.
-        weight[10] = -0.3 * border[10]
+        # The same with a negative weight: a bound that has its sign is below any tolerance.
+        weight[10], bias[10] = -weight[2], 6.0
         x[:, 6] *= 0.1
         x[-1, 6] = -2 * tolerance / (torch.finfo(dtype).eps / 2)
     else:
@@ -218,6 +218,10 @@ RULES: tuple[tuple[str, Callable[[Given], Tensor]], ...] = (
     (
         "Each column has its own largest |y|: that is the largest of all.",
         lambda g: _border(g, _most(g).max().expand_as(_most(g))),
+    ),
+    (
+        "weight may be negative: it is |weight| that y's rounding is divided by.",
+        lambda g: (_most(g) * unit(g.y) / g.weight.double() > g.tolerance) | (g.weight == 0),
     ),
     (
         "weight may be negative: it is |weight| that y's rounding is divided by.",
