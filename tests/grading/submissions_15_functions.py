@@ -218,7 +218,7 @@ def dropped_with(fault=""):
                 made = made / scale(P)
             if fault == "scale twice":
                 made = made * scale(P)
-            a = F.gelu(u) * made
+            a = F.gelu(u * made) if fault == "gelu last" else F.gelu(u) * made
             ctx.save_for_backward(u, weight, seed_offset)
             if fault == "mask kept":
                 ctx.mask = made

@@ -11,7 +11,7 @@ import triton
 from kernels.grading.cases import Case, Run
 from kernels.grading.checks import computed_by_kernels, reads_once, within_bytes
 from kernels.grading.compiled_checks import compiles, enough_programs
-from kernels.grading.question import Attempt
+from kernels.grading.question import Attempt, Wrong
 from kernels.grading.questions.kits.gradients import (
     gradient_tolerance,
     norm_inputs,
@@ -224,7 +224,14 @@ def grade_normed(attempt: Attempt) -> None:
         of_x, runs, part.returned, lambda: right_masked(second, of_x, _explain_dropped, "dx")
     )
     attempt.held.append(f"dresidual and dx right on {len(runs)} random inputs")
-    computed_by_kernels(attempt, runs, launches=1)
+    try:
+        computed_by_kernels(attempt, runs, launches=1)
+    except Wrong as wrong:
+        if "read all of mean" in wrong.sentence or "read all of inv_std" in wrong.sentence:
+            wrong.means = wrong.means or (
+                "mean and inv_std were kept for this: to make them again takes sums of their own."
+            )
+        raise
     computed_by_kernels(second, of_drop, launches=1)
     for name in ("dy", "dh", "h"):
         reads_once(attempt, runs, name)

@@ -71,6 +71,11 @@ def _is_dropout(attempt: Attempt, one: Called) -> None:
         means = "What is kept lacks the scale: factors(...) has it."
     elif bool((((one.factors - scale(P) ** 2).abs() < 1e-3) | dropped).all()):
         means = "The scale is applied twice: factors(...) has it already."
+    else:
+        u = one.u.detach().double()
+        before = gelu(u * scale(P)) / gelu(u)
+        if bool((((one.factors - before).abs() < 1e-3) | dropped).all()):
+            means = "GELU is taken of what is dropped and scaled: it comes first, then the factors."
     raise Wrong(
         f"The output of {attempt.name} is not gelu(u) with each number dropped or times "
         f"{scale(P):.4g}, in the product with weight.",
