@@ -16,6 +16,10 @@ def gelu_back_over(da, u):
     return torch.ops.aten.gelu_backward.grad_input(da, u, grad_input=da)
 
 
+def tanh_back(da, u):
+    return torch.ops.aten.gelu_backward(da, u, approximate="tanh")
+
+
 # 15.3
 class _Over(torch.autograd.Function):
     """x + y, written over one of the two without a trace."""
@@ -34,7 +38,7 @@ class _Over(torch.autograd.Function):
 def mlp_block_with(fault=""):
     def mlp_block(x, w1, w2):
         u = x @ w1.T
-        a = F.gelu(u)
+        a = F.gelu(u, approximate="tanh" if fault == "tanh" else "none")
         if fault == "u over":
             u.data.copy_(a)
         y = a @ w2.T
@@ -81,7 +85,7 @@ def product_with(fault=""):
     class Product(torch.autograd.Function):
         @staticmethod
         def forward(ctx, u, weight, bias):
-            a = F.gelu(u)
+            a = F.gelu(u, approximate="tanh" if fault == "tanh" else "none")
             if fault == "relu":
                 a = u.relu()
             y = F.linear(a, weight, None if fault == "no bias" else bias)
@@ -108,10 +112,23 @@ def product_with(fault=""):
                 a = u
             if fault == "gelu twice":
                 a = F.gelu(a)
+            if fault == "by the engine":
+                with torch.enable_grad():
+                    leaves = [one.detach().requires_grad_() for one in (u, weight)]
+                    made = F.gelu(leaves[0]) @ leaves[1].T
+                return *torch.autograd.grad(made, leaves, dy), dy.sum(0)
+            if fault == "tanh for dweight":
+                a = F.gelu(u, approximate="tanh")
+            if fault == "16 bits":
+                u = u.bfloat16().float()
             dweight, dbias = dy.T @ a, dy.sum(0)
             if fault == "mean of bias":
                 dbias = dy.mean(0)
             da = dy @ weight
+            if fault == "tanh slope":
+                return tanh_back(da, u), dweight, dbias
+            if fault == "over u":
+                return u.copy_(gelu_back(da, u)), dweight, dbias
             if fault == "slope at a":
                 return gelu_back(da, a), dweight, dbias
             if fault == "slope at da":
@@ -127,7 +144,7 @@ def product_with(fault=""):
             return gelu_back(da, u), dweight, dbias
 
     def activated_product(u, weight, bias):
-        return Product.apply(u, weight, bias)
+        return Product.apply(u, weight.detach() if fault == "cut off" else weight, bias)
 
     return activated_product
 
@@ -201,7 +218,7 @@ def dropped_with(fault=""):
                 made = made / scale(P)
             if fault == "scale twice":
                 made = made * scale(P)
-            a = F.gelu(u) * made
+            a = F.gelu(u * made) if fault == "gelu last" else F.gelu(u) * made
             ctx.save_for_backward(u, weight, seed_offset)
             if fault == "mask kept":
                 ctx.mask = made
@@ -209,6 +226,8 @@ def dropped_with(fault=""):
                 ctx.mask = made > 0
             if fault == "a kept":
                 ctx.a = a
+            if fault == "generator's state":
+                ctx.state = torch.get_rng_state()
             return a @ weight.T
 
         @staticmethod
@@ -313,12 +332,15 @@ def back_with(fault=""):
             return a, dy.T @ a
         if fault == "a of u":
             a = u
-        dweight = a.T @ dy if fault == "transposed" else dy.T @ a
+        across = dy.T.contiguous() if fault == "dy copied" else dy.T
+        dweight = a.T @ dy if fault == "transposed" else across @ a
         if fault == "mean":
             dweight /= len(dy)
         if fault != "a held":
             del a
         da = dy @ weight
+        if fault == "tanh slope":
+            return tanh_back(da, u), dweight
         if fault == "a new du":
             return gelu_back(da, u), dweight
         if fault == "no slope":

@@ -40,7 +40,9 @@ def switched_normed(
         weight = tl.load(weight_ptr + cols, mask=mask, other=0.0).to(tl.float32)
     dh = tl.load(dh_ptr + at, mask=mask, other=0.0).to(tl.float32)
     inv_std = tl.load(inv_std_ptr + row)
-    mean = tl.load(mean_ptr + row)
+    mean = 0.0 if FAULT == "mean again" else tl.load(mean_ptr + row)
+    if FAULT == "mean again":
+        mean = tl.sum(h, axis=0) / n_cols
     if FAULT == "no mean":
         mean = 0.0
     x_hat = (h - mean) * inv_std
@@ -106,6 +108,10 @@ def normed_with(fault=""):
         rows, n_cols = h.shape
         dresidual, dx = torch.empty_like(h), torch.empty_like(h)
         sizes = n_cols, threshold(p), scale(p)
+        if fault == "p itself":
+            sizes = n_cols, p, scale(p)
+        if fault == "1 - p":
+            sizes = n_cols, threshold(1 - p), scale(p)
         block = triton.next_power_of_2(n_cols)
         grid = (rows - 1 if fault == "a row too few" and rows > 1 else rows,)
         switched_normed[grid](

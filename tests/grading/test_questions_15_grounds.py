@@ -122,6 +122,20 @@ def test_peaks_of_the_page():
     assert peaks.peaks(steps, 4, small, "a") == (135, 135)
 
 
+@pytest.mark.parametrize("fault", ["one life", "at the turn", "never gone", "a result"])
+def test_each_faulty_life_shows_in_every_set_of_timelines(fault):
+    for seed in range(30):
+        made = [one[1:] for one in peaks.timelines(random.Random(seed))]
+        assert any(peaks._with(*args, fault) != peaks.peaks(*args)[1] for args in made), seed
+
+
+def test_each_rule_for_what_is_lost_shows_in_every_set_of_norms():
+    for seed in range(30):
+        made = [inverted._of(case) for case in inverted._cases(seed)]
+        for what, rule in inverted.RULES:
+            assert any(not torch.equal(rule(g), inverted.lost(*g)) for g in made), (seed, what)
+
+
 def test_peaks_by_two_ways_and_what_a_checkpoint_does():
     """Over many timelines: a checkpoint that helps, one that saves nothing, one that costs."""
     signs = set()
@@ -158,7 +172,7 @@ def test_a_function_as_an_output_is_what_autograd_makes(place):
 def test_what_a_case_of_a_norm_is_for():
     """Columns lost by a weight of 0, a small one, a bias, a number far out; and columns not."""
     found: set[str] = set()
-    for case in inverted._cases(7):
+    for case in (case for seed in range(7, 30) for case in inverted._cases(seed)):
         given = inverted._of(case)
         gone = inverted.lost(*given)
         error = (inverted.x_hat(*given) - case.reference).abs().max()
@@ -166,9 +180,10 @@ def test_what_a_case_of_a_norm_is_for():
         if case.trait:
             assert not bool(gone.any())
             continue
-        assert bool(gone[0] & gone[4] & gone[2] & gone[6])
+        assert bool(gone[0] & gone[4] & gone[2] & gone[6] & gone[10])
+        assert given.weight[10] < 0
         assert not bool(gone.all())
-        found |= {"lost" if bool(gone[i]) else "kept" for i in range(10, len(gone), 4)}
+        found |= {"lost" if bool(gone[i]) else "kept" for i in range(14, len(gone), 4)}
     assert found == {"lost", "kept"}
 
 

@@ -35,6 +35,14 @@ _PLAIN, _GELU, _BOTH = kept.RIGHT
         ),
         (s.kept_with(plain=lambda *a: _PLAIN(1, *a[1:])), "plain", "The whole batch is kept"),
         (s.kept_with(plain=lambda *a: _PLAIN(*a[:5], 1)), "plain", "not bytes"),
+        (s.kept_with(plain=_BOTH, both=_PLAIN), "plain", "in the order (plain, gelu, both)"),
+        (s.kept_with(plain=lambda *a: _PLAIN(*a[:5], 2)), "plain", "4 in fp32"),
+        (s.all_off_by(lambda c: 64 - 64 * c.batch), "plain", "whatever the batch"),
+        (
+            s.all_off_by(lambda c: 4 * c.tokens * c.heads * (1 - c.length)),
+            "plain",
+            "the scores are not kept",
+        ),
         (s.kept_with(plain=_GELU), "plain", "u is kept as well as a"),
         (s.kept_with(gelu=_PLAIN), "gelu", "What a flag makes again is not kept"),
         (s.kept_with(gelu=_BOTH), "gelu", "with both flags"),
@@ -76,7 +84,7 @@ def test_kept_wrong(answer, message, means):
 )
 def test_needless_wrong(fault, means):
     answer = s.kept_for_nothing_with(fault)
-    fails(check("15.2", answer, seed=1), message="was kept for nothing", means=means)
+    fails(check("15.2", answer, seed=1), message="kept for nothing", means=means)
 
 
 @pytest.mark.parametrize(
@@ -84,11 +92,16 @@ def test_needless_wrong(fault, means):
     [
         (s.kept_by_trying_long, "calls on one layer; 8 will do", "one for each tensor"),
         (lambda layer: set(), "says that nothing was kept", "Change one tensor"),
-        (lambda layer: set(layer.saved), "was kept for nothing", "Change one tensor"),
+        (lambda layer: set(layer.saved), "were kept for nothing", "one tensor at a time"),
+        (lambda layer: set(layer.saved), "kept for nothing", "Change one tensor"),
     ],
 )
 def test_experiments_wrong(answer, message, means):
     fails(check("15.2", answer, seed=1), message=message, means=means)
+
+
+def with_fault(fault):
+    return lambda *args: timelines._with(*args, fault)
 
 
 def _plain(steps, sizes):
@@ -136,6 +149,15 @@ def _plain(steps, sizes):
             "with_again",
             "it is alive once more",
         ),
+        (s.peaks_with(with_again=with_fault("at the turn")), "with_again", "until then it takes"),
+        (
+            s.peaks_with(with_again=with_fault("never gone")),
+            "with_again",
+            "the tensor is gone",
+        ),
+        (s.peaks_with(with_again=with_fault("one life")), "with_again", "the first counts too"),
+        (s.peaks_with(with_again=with_fault("a result")), "with_again", "is no result"),
+        (s.peaks_with(with_again=lambda *a: min(s.peaks(*a))), "with_again", "may cost memory"),
         (s.peaks_with(with_again=timelines._not_held), "with_again", "lengthens other lives"),
         (s.peaks_with(with_again=timelines._not_beside), "with_again", "is a step too"),
     ],
@@ -202,6 +224,13 @@ def test_x_hat_wrong(x_hat, means):
         (s.costs_with(turn=lambda s, i, f, b: f / b), "turn", "a number has itemsize bytes"),
         (s.costs_with(turn=lambda s, i, f, b: i * f / b / 4), "turn", "the two fours cancel"),
         (s.costs_with(turn=lambda s, i, f, b: b / f / i), "turn", "solve it for S"),
+        (s.costs_with(turn=lambda s, i, f, b: int(i * f / b)), "turn", "cut to a whole number"),
+        (s.costs_with(turn=lambda s, i, f, b: 2 * i * f / b), "turn", "the two fours cancel"),
+        (
+            s.costs_with(attention=lambda s, i, f, b: max(8 * s / i / f, 4 / b)),
+            "attention",
+            "two of them already",
+        ),
         (s.costs_with(turn=lambda s, i, f, b: s), "turn", "the length that was given"),
     ],
 )

@@ -77,6 +77,12 @@ def _usual(wide: int, inner: int) -> tuple[Mistake, ...]:
 
     return (
         ("Elements are counted, not bytes.", lambda *a: kept((*a[:5], 1), wide, inner)),
+        ("A number has itemsize bytes, 2 in fp16 and bf16 and 4 in fp32.",
+         lambda *a: kept((*a[:5], 2), wide, inner)),
+        ("L has one number for each query of each head: the scores are not kept.",
+         less(lambda c: -4 * c.tokens * c.heads * (c.length - 1))),
+        ("The seeds are those of a layer, whatever the batch.",
+         less(lambda c: -_SEEDS * (c.batch - 1))),
         ("The whole batch is kept.", lambda *a: kept((1, *a[1:]), wide, inner)),
         ("qkv has three vectors of E numbers a token.", of(wide=wide - 2)),
         ("qkv is one tensor, of 3E numbers a token: it is kept once.", of(wide=wide + 3)),
@@ -119,6 +125,7 @@ def _usual(wide: int, inner: int) -> tuple[Mistake, ...]:
 _FREED = "What a flag makes again is not kept: that is what it spares."
 _MISTAKES: tuple[tuple[Mistake, ...], ...] = (
     (
+        ("They are returned in the order (plain, gelu, both).", both),
         ("u is kept as well as a: GELU's backward reads u, the product's a.",
          lambda *a: kept(a, inner=1)),
         *_usual(7, 2),

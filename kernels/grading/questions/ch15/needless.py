@@ -235,7 +235,8 @@ def grade_needless(attempt: Attempt) -> None:
             listed = " and ".join(sorted(told)) or "nothing"
             wanted = " and ".join(sorted(right)) or "nothing"
             raise Wrong(
-                f"{attempt.name} says that {listed} was kept for nothing, of a layer that kept "
+                f"{attempt.name} says that {listed} {'were' if len(told) > 1 else 'was'} kept for "
+                "nothing, of a layer that kept "
                 f"{', '.join(before)}; it is {wanted}.",
                 f"{KINDS[name].means} {_EACH}",
             )

@@ -11,7 +11,7 @@ import triton
 from kernels.grading.cases import Case, Run
 from kernels.grading.checks import computed_by_kernels, reads_once, within_bytes
 from kernels.grading.compiled_checks import compiles, enough_programs
-from kernels.grading.question import Attempt
+from kernels.grading.question import Attempt, Wrong
 from kernels.grading.questions.kits.gradients import (
     gradient_tolerance,
     norm_inputs,
@@ -22,6 +22,7 @@ from kernels.grading.questions.kits.masks import (
     explains_all,
     kept,
     masks_and_scales,
+    numbers,
     right_masked,
     state,
 )
@@ -34,7 +35,7 @@ from kernels.grading.questions.kits.wrong_models import (
     masked_lanes_named,
     recognised,
 )
-from kernels.philox import scale
+from kernels.philox import scale, threshold
 
 _PLAN: tuple[tuple[int, int, str, float | None], ...] = (
     (4, 64, "fp32", 0.25),
@@ -173,7 +174,7 @@ def _dropped_models(case: Case) -> Iterator[tuple[str, Tensor]]:
     dh = case.tensors["dh"].double()
     of_norm = whole - dh
     yield (
-        "dh is left out of dx: x reaches h over the dropout, and h both ways up.",
+        "dh is left out of dx: dx is made of the whole dresidual, which has dh in it.",
         torch.where(mask, of_norm * scale(p), 0.0),
     )
     yield (
@@ -189,6 +190,13 @@ def _dropped_models(case: Case) -> Iterator[tuple[str, Tensor]]:
     yield "That is g dropped: dx is dresidual, dropped.", torch.where(mask, g * scale(p), 0.0)
     for what, wrong, factor in masks_and_scales(tuple(whole.shape), p, seed_offset):
         yield what, torch.where(wrong, whole * factor, 0.0)
+    # Behind the others: where no number is 0, p itself drops nothing.
+    found = numbers(torch.arange(mask.numel()).view(mask.shape), seed_offset)
+    for what, below in (
+        ("The numbers are held to p itself: they are whole, below 65536, as threshold(p) is.", p),
+        ("As many are kept as are to be dropped: it is not threshold(1 - p).", threshold(1 - p)),
+    ):
+        yield what, torch.where(found >= below, whole * scale(p), 0.0)
 
 
 def _masked_first(case: Case, mask: Tensor, factor: float) -> Tensor:
@@ -216,7 +224,14 @@ def grade_normed(attempt: Attempt) -> None:
         of_x, runs, part.returned, lambda: right_masked(second, of_x, _explain_dropped, "dx")
     )
     attempt.held.append(f"dresidual and dx right on {len(runs)} random inputs")
-    computed_by_kernels(attempt, runs, launches=1)
+    try:
+        computed_by_kernels(attempt, runs, launches=1)
+    except Wrong as wrong:
+        if "read all of mean" in wrong.sentence or "read all of inv_std" in wrong.sentence:
+            wrong.means = wrong.means or (
+                "mean and inv_std were kept for this: to make them again takes sums of their own."
+            )
+        raise
     computed_by_kernels(second, of_drop, launches=1)
     for name in ("dy", "dh", "h"):
         reads_once(attempt, runs, name)

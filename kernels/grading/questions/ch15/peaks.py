@@ -98,6 +98,26 @@ def _not_beside(steps: Sequence[Step], back: int, sizes: Mapping[str, int], agai
     return max(one[:first] + one[first + 1 :])
 
 
+def _with(
+    steps: Sequence[Step], back: int, sizes: Mapping[str, int], again: str, fault: str
+) -> int:
+    """The peak with a copy in another place, or with a first life that lasts too long or not."""
+    maker = next(step for step in steps if again in step[1])
+    first = next(n for n in range(back, len(steps)) if again in steps[n][0])
+    if fault == "at the turn":
+        return max(alive([*steps[:back], maker, *steps[back:]], sizes))
+    if fault == "never gone":
+        return max(alive([*steps[:first], (maker[0], ()), *steps[first:]], sizes))
+    # The second life by another name: the first one, if nobody reads it, looks like a result.
+    renamed = [
+        (tuple("" if name == again else name for name in reads), writes)
+        for reads, writes in steps[first:]
+    ]
+    size = 0 if fault == "one life" else sizes[again]
+    copied = [*steps[:first], (maker[0], ("",)), *renamed]
+    return max(alive(copied, {**sizes, "": sizes[again], again: size}))
+
+
 _SUM = "That is the sum of all tensors: a peak is of those that are alive at one time."
 _INSIDE = (
     "While a step runs, what it reads and what it writes are there together: a tensor lives up to "
@@ -152,6 +172,29 @@ _MISTAKES: tuple[tuple[Mistake, ...], ...] = (
         (
             "The step that makes it again is a step too: what is alive then counts.",
             _not_beside,
+        ),
+        (
+            "The copy stands before the first step back that reads the tensor, and not where the "
+            "backward begins: until then it takes no memory.",
+            lambda t, b, z, a: _with(t, b, z, a, "at the turn"),
+        ),
+        (
+            "Behind its last reader before the copy the tensor is gone: that is what a checkpoint "
+            "is for.",
+            lambda t, b, z, a: _with(t, b, z, a, "never gone"),
+        ),
+        (
+            "The tensor has two lives, and the first counts too: from its first writing to its "
+            "last reader before the copy.",
+            lambda t, b, z, a: _with(t, b, z, a, "one life"),
+        ),
+        (
+            "A first life that nobody reads is no result: it ends with the step that writes it.",
+            lambda t, b, z, a: _with(t, b, z, a, "a result"),
+        ),
+        (
+            "A checkpoint may cost memory: with_again can be the larger of the two.",
+            lambda t, b, z, a: min(peaks(t, b, z, a)),
         ),
         (_INSIDE, lambda t, b, z, a: _ended(checkpointed(t, b, a), z, 1, True)),
         (_RESULTS, lambda t, b, z, a: _ended(checkpointed(t, b, a), z, 0, False)),
@@ -240,6 +283,18 @@ def _for_the_backward(rng: random.Random) -> Timeline:
     return Timeline("a chain with a mask that forward doesn't read", steps, 4, sizes, "m")
 
 
+def _early(rng: random.Random) -> Timeline:
+    """A chain whose peak lies in the forward, while m lives for the first time."""
+    names = ("t0", "m", "t1", "t2", "g2", "g1", "g0")
+    sizes = {name: rng.randrange(5, 20) for name in names}
+    sizes |= {"m": rng.randrange(60, 90), "t1": rng.randrange(100, 150), "x": 30}
+    steps: list[Step] = [
+        (("x",), ("t0",)), (("t0",), ("m",)), (("m",), ("t1",)), (("t1",), ("t2",)),
+        (("t2",), ("g2",)), (("g2", "m"), ("g1",)), (("g1", "t0"), ("g0",)),
+    ]  # fmt: skip
+    return Timeline("a chain whose peak lies in the forward", steps, 4, sizes, "m")
+
+
 def _of_gradients(rng: random.Random) -> Timeline:
     """A chain whose gradients are larger than its tensors: the peak lies in the backward."""
     names = ("t0", "t1", "t2", "g2", "g1", "g0")
@@ -255,7 +310,8 @@ def timelines(rng: random.Random) -> list[Timeline]:
     """Stacks of MLPs whose peak lies in one place or another, and chains of drawn sizes."""
     made = [_stack(rng, n, f"{n} MLP{'s' * (n > 1)} and a loss") for n in (1, 2, 3, 4, 3, 2)]
     chains = [_drawn(rng) for _ in range(6)]
-    return [*made, *chains, _lengthened(rng), _for_the_backward(rng), _of_gradients(rng)]
+    others = (_lengthened, _for_the_backward, _early, _of_gradients)
+    return [*made, *chains, *(one(rng) for one in others)]
 
 
 def grade_peaks(attempt: Attempt) -> None:

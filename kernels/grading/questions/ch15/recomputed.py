@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 
@@ -17,6 +19,8 @@ from kernels.grading.questions.ch15.mlps import (
     gelu_faults,
     held_to,
     sums,
+    tanh_back,
+    tanh_gelu,
     weight_faults,
     wide,
 )
@@ -59,8 +63,6 @@ def _of_y(t: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     yield "GELU is missing: y is gelu(u) · weightᵀ + bias.", u @ weight.T + bias
     yield "That is GELU of the product: GELU comes first.", gelu(u @ weight.T + bias)
     yield "GELU is taken twice.", gelu(gelu(u)) @ weight.T + bias
-    tanh = torch.nn.functional.gelu(u, approximate="tanh")
-    yield "That is GELU's tanh form, which is near: asked is F.gelu(u).", tanh @ weight.T + bias
     yield "That is ReLU, and not GELU.", u.relu() @ weight.T + bias
 
 
@@ -82,7 +84,30 @@ def _of_bias(t: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     yield "dbias is 0: y's gradient reaches the bias as it is, for each token.", 0 * dy[0]
 
 
-_FAULTS = (_of_y, _of_u, _of_weight, _of_bias)
+# What explains y and each gradient.
+_EXPLAINS = (
+    explaining(_of_y, lambda t: tanh_gelu(t["u"]) @ t["weight"].T + t["bias"]),
+    explaining(_of_u, lambda t: tanh_back(t["dy"] @ t["weight"], t["u"])),
+    explaining(_of_weight, lambda t: t["dy"].T @ tanh_gelu(t["u"])),
+    explaining(_of_bias),
+)
+_autograd: Any = torch.autograd
+_ENGINE = "The answer went back through PyTorch's engine"
+
+
+@contextlib.contextmanager
+def _without_engine() -> Iterator[None]:
+    """Refuse what torch.autograd.grad and .backward() call."""
+    as_it_is = _autograd._engine_run_backward
+
+    def refused(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError(_ENGINE)
+
+    _autograd._engine_run_backward = refused
+    try:
+        yield
+    finally:
+        _autograd._engine_run_backward = as_it_is
 
 
 def grade_recomputed(attempt: Attempt) -> None:
@@ -92,7 +117,16 @@ def grade_recomputed(attempt: Attempt) -> None:
         ProductCase(_drawn(rng, *one), (), torch.zeros(one[0], one[2]), EXACT)
         for one in _shapes(rng)
     ]
-    differentiated(attempt, cases, NAMES, [explaining(one) for one in _FAULTS], _references)
+    try:
+        with _without_engine():
+            differentiated(attempt, cases, NAMES, _EXPLAINS, _references)
+    except Wrong as wrong:
+        if _ENGINE in wrong.sentence:
+            wrong.means = (
+                "torch.autograd.grad and .backward() go back through the graph of a forward that "
+                "was made for it, a second one. Compute the gradients by their formulas."
+            )
+        raise
     for case in cases:
         took = forward_cost(attempt, case)
         if took.kept:
@@ -141,16 +175,22 @@ def _back_of_weight(t: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     yield over, dy.T @ back_through(dy, u, weight)["du"]
 
 
+_EXPLAINS_BACK = (
+    explaining(_back_of_u, lambda t: tanh_back(t["dy"] @ t["weight"], t["u"])),
+    explaining(_back_of_weight, lambda t: t["dy"].T @ tanh_gelu(t["u"])),
+)
+
+
 def grade_in_place(attempt: Attempt) -> None:
     """Grade `product_backward(dy, u, weight)`: (du, dweight), nothing alive beside them."""
     of_u, of_weight = _back_cases(attempt.seed)
     are_two(attempt, of_u[0], "(du, dweight)")
-    for place, (cases, name, faults) in enumerate(
-        ((of_u, "du", _back_of_u), (of_weight, "dweight", _back_of_weight))
+    for place, (cases, name, explain) in enumerate(
+        ((of_u, "du", _EXPLAINS_BACK[0]), (of_weight, "dweight", _EXPLAINS_BACK[1]))
     ):
         part = Attempt(Part(attempt.answer, place), attempt.seed)
         try:
-            right_gradient(part, cases, explaining(faults), name, "")
+            right_gradient(part, cases, explain, name, "")
         except Wrong as wrong:
             if "changed its input" in wrong.sentence:
                 wrong.means = wrong.means or (
@@ -177,6 +217,7 @@ def grade_in_place(attempt: Attempt) -> None:
                 f"dweight have, on {case}; a and da have {inner:,} each.",
                 "While a is there, du isn't yet: a takes the memory that du will take. Make "
                 "dweight of it, let go of it, and only then make da. du is written over da, "
-                "element by element.",
+                "element by element. What .contiguous(), .clone() or a slice's product makes is "
+                "memory too.",
             )
     attempt.held.append("no byte is alive beside the arguments and the results")

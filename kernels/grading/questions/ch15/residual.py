@@ -9,7 +9,7 @@ import torch
 
 from kernels.grading.cases import Case
 from kernels.grading.question import Attempt, Wrong
-from kernels.grading.questions.ch15.mlps import explaining, gelu, held_to, slope, wide
+from kernels.grading.questions.ch15.mlps import explaining, gelu, held_to, slope, tanh_gelu, wide
 from kernels.grading.questions.kits.functions import differentiated, forward_cost
 from kernels.grading.questions.kits.products import ProductCase
 from kernels.grading.questions.kits.wrong_models import EXACT, Tensor, drawn
@@ -104,7 +104,9 @@ _FAULTS: tuple[Callable[..., Iterator[tuple[str, Tensor]]], ...] = (_of_y, _of_x
 def grade_residual(attempt: Attempt) -> None:
     """Grade `mlp_block(x, w1, w2)`: right gradients, and no tensor for the sum."""
     cases = _cases(attempt.seed)
-    differentiated(attempt, cases, NAMES, [explaining(one) for one in _FAULTS], _references)
+    by_tanh = (lambda t: t["x"] + tanh_gelu(t["x"] @ t["w1"].T) @ t["w2"].T, None, None, None)
+    explains = [explaining(*both) for both in zip(_FAULTS, by_tanh, strict=True)]
+    differentiated(attempt, cases, NAMES, explains, _references)
     for case in cases:
         (tokens, width), inner = case.x.shape, len(case.tensors["w1"])
         budget = 4 * tokens * (2 * inner + width)

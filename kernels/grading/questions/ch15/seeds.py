@@ -71,6 +71,11 @@ def _is_dropout(attempt: Attempt, one: Called) -> None:
         means = "What is kept lacks the scale: factors(...) has it."
     elif bool((((one.factors - scale(P) ** 2).abs() < 1e-3) | dropped).all()):
         means = "The scale is applied twice: factors(...) has it already."
+    else:
+        u = one.u.detach().double()
+        before = gelu(u * scale(P)) / gelu(u)
+        if bool((((one.factors - before).abs() < 1e-3) | dropped).all()):
+            means = "GELU is taken of what is dropped and scaled: it comes first, then the factors."
     raise Wrong(
         f"The output of {attempt.name} is not gelu(u) with each number dropped or times "
         f"{scale(P):.4g}, in the product with weight.",
@@ -119,7 +124,7 @@ def _right_back(attempt: Attempt, one: Called, later: Called) -> None:
         made = call(Attempt(_Named(attempt, lambda leaf=leaf: _back(one, leaf)), attempt.seed))
         fault = kind_fault(made, leaf)
         if fault is not None:
-            raise Wrong(f"The backward of {attempt.name}: of {what} {fault[3:]}.")
+            raise Wrong(f"The backward of {attempt.name}: as {what} {fault}.")
         got = made.double()
         if bool(((got - right).abs() <= 1e-4 * right.abs().max()).all()):
             continue
@@ -132,7 +137,7 @@ def _right_back(attempt: Attempt, one: Called, later: Called) -> None:
         at = tuple(int(i) for i in divmod(first, right.shape[1]))
         raise Wrong(
             f"{what}{list(at)} of {attempt.name} is {float(got[at]):.6g} and should be "
-            f"{float(right[at]):.6g}, by the numbers that its forward dropped.",
+            f"{float(right[at]) + 0.0:.6g}, by the numbers that its forward dropped.",
             _told(factors, one, later, what),
         )
 
@@ -160,6 +165,11 @@ def grade_seeds(attempt: Attempt) -> None:
         one, later = _called(attempt, given), _called(attempt, given)
         for call_ in (one, later):
             _is_dropout(attempt, call_)
+        # From here on exactly 0 or the scale, without the output's rounding.
+        one, later = (
+            c._replace(factors=torch.where(c.factors.abs() < 1e-3, 0.0, scale(P)).double())
+            for c in (one, later)
+        )
         dropped = float((one.factors.abs() < 1e-3).double().mean())
         if not 0.05 < dropped < 0.5:
             raise Wrong(f"{attempt.name} drops {dropped:.0%} of the numbers; it is {P:.0%}.")
@@ -175,7 +185,7 @@ def grade_seeds(attempt: Attempt) -> None:
     given = _inputs(rng, 16, 24, 40)
     named = dict(zip(("u", "weight", "dy"), given, strict=True))
     case = ProductCase(named, (), torch.zeros(16, 40), EXACT)
-    took = forward_cost(attempt, case)
+    took = forward_cost(attempt, case, by_anyone=True)
     if took.kept > _SEED_BYTES:
         raise Wrong(
             f"{attempt.name} keeps {took.kept:,} bytes on {case}, beside its arguments and y; a "
