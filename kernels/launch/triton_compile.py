@@ -25,6 +25,7 @@ from kernels.launch import kept
 from kernels.launch.binary import Compiled, resource_usage
 from kernels.launch.gluon import is_gluon
 from kernels.launch.launches import Launch
+from kernels.launch.settled import settle
 
 _MATRIX = re.compile(r"(?:wgmma\.mma_async|mma\.sync|tcgen05\.mma)")
 # ptxas says so, and no more, where it lets each asynchronous product wait for the one before.
@@ -101,6 +102,8 @@ def specialize(
 
     `kernel` is the `@triton.jit` function, `launch_options` its warps, its stages and the like.
     """
+    for one in (kernel, *arguments.values()):  # a constexpr may be a function of Triton's
+        settle(one)
     backend = make_backend(GPUTarget("cuda", capability, 32))
     bind = create_function_from_signature(kernel.signature, kernel.params, backend)
     options = {"debug": False, **launch_options}
