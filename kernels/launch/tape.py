@@ -98,6 +98,13 @@ def spoil() -> None:
         tape.complete = False
 
 
+def _read_alike(one: Any, other: Tensor) -> bool:
+    """Whether two tensors tell the same number of the same bytes."""
+    if not isinstance(one, Tensor) or one.dtype != other.dtype:
+        return False
+    return one.is_conj() == other.is_conj() and one.is_neg() == other.is_neg()
+
+
 class Tape(TorchDispatchMode):
     """Runs a function once and writes down what it does with tensors."""
 
@@ -171,7 +178,9 @@ class Tape(TorchDispatchMode):
             self.made.append(Made(tuple(out.shape), out.stride(), out.dtype))
             return out
         base = self._from.get(id(args[0])) if args else None
-        if base is not None and func.is_view and isinstance(out, Tensor):
+        # A view is told by its size, strides and place; one that reads other numbers is not.
+        alike = isinstance(out, Tensor) and bool(args) and _read_alike(args[0], out)
+        if base is not None and func.is_view and alike:
             view = tuple(out.shape), out.stride()
             further = out.data_ptr() - args[0].data_ptr()
             if further == 0 and view == (tuple(args[0].shape), args[0].stride()):
