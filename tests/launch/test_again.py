@@ -309,7 +309,7 @@ def test_views_of_arguments_and_results_that_are_arguments():
         lambda x: (scaled(x), 3),
         lambda x: scaled(x).view(torch.int32),
         lambda x: scaled(x.view(torch.int32).view(torch.float32)),
-        lambda x: scaled(x.view(torch.float16)),
+        lambda x: scaled(x.view(torch.int32)),
         lambda x: scaled(x) if float(x[0, 0]) > 0 else x,
     ],
     ids=[
@@ -328,7 +328,7 @@ def test_what_is_more_than_launches_is_called_as_always(function):
     for _ in range(5):
         x = torch.randn(4, 3)
         expected = function(x)
-        torch.testing.assert_close(call(x), expected, equal_nan=True)
+        torch.testing.assert_close(call(x), expected)
     assert len(call) == 0
 
 
