@@ -26,7 +26,7 @@ from tests.lab.test_data import a_row
 
 CHAPTER = "15_training_the_encoder_layer.ipynb"
 B, S, E, INNER = 8, 2048, 1024, 4096
-GELU, ATTENTION = "gelu_checkpoint", "attn_dropout_checkpoint"
+GELU, ATTENTION, NORM = "gelu_checkpoint", "attn_dropout_checkpoint", "norm_checkpoint"
 UNIT = 2 * B * S * E
 
 
@@ -153,6 +153,14 @@ def test_the_recipe_and_the_prices(told, cells):
     ridge = plots.ceilings_of(ceilings, "bf16").ridge
     assert o / gelu == pytest.approx(S / ridge, rel=0.01)
     assert 200 < 2 * ridge < 1000  # "some hundreds of tokens"
+
+
+def test_the_norm_between(told, cells):
+    all_three, alone = told["norm-between-counted"].strip().splitlines()
+    assert all_three == "kept 9.0 units, peak 14.0, 59.6% of PyTorch's"
+    assert alone == "the norm's flag alone: 1 launch more"
+    assert "$15 - 4 - 1 - 1 = 9$" in cells["norm-between"]
+    assert "$20 - 6 = 14$" in cells["norm-between"]
 
 
 def test_where_a_checkpoint_frees_nothing(told, cells):
@@ -406,7 +414,8 @@ def shown(cells):
         names["step_memories"] = functools.partial(step_memories, data_dir=data_dir)
         peak = types.SimpleNamespace(peak=types.SimpleNamespace(bytes=600e6))
         names["steps"] = {"torch": peak, "fused": peak}
-        names |= {"step_of": lambda _: peak, "layer_of": lambda *_: None, "ours": None}
+        names |= {"step_of": lambda _: peak, "layer_of": lambda *_, **__: None, "ours": None}
+        names["all_three"] = peak
         *rest, last = ast.parse(cells[cell]).body
         exec(compile(ast.Module(rest, []), cell, "exec"), names)
         return eval(compile(ast.Expression(last.value), cell, "eval"), names).data
@@ -461,6 +470,5 @@ def test_the_peaks_are_recorded_of_this_layer():
     """So that what is counted and what is measured may stand in one table."""
     assert (B, S, E) in step_memory.SHAPES
     assert step_memory.DROPOUT == 0.1
-    assert {"fused", f"fused {GELU}", f"fused {ATTENTION}", "fused_checkpointed"} == {
-        *step_memory.FLAGS
-    }
+    one_by_one = {f"fused {flag}" for flag in (GELU, ATTENTION, NORM)}
+    assert {"fused", "fused_checkpointed"} | one_by_one == {*step_memory.FLAGS}

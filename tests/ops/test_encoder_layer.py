@@ -105,7 +105,7 @@ def both_ways(layer, call, x, dy):
     return y.detach(), *torch.autograd.grad(y, (leaf, *layer.parameters()), dy)
 
 
-FLAGS = {"gelu_checkpoint": True, "attn_dropout_checkpoint": True}
+FLAGS = {"gelu_checkpoint": True, "attn_dropout_checkpoint": True, "norm_checkpoint": True}
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 CASES = [  # pre-LN, activation, dtype, masks, dropout
     (True, "gelu", BF16, "none", 0.0),

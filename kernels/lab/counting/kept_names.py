@@ -47,6 +47,8 @@ def _ours(layer: FusedEncoderLayer) -> dict[str, str]:
     if layer.gelu_checkpoint:
         dropped = ["y"]
         found |= _numbered("dropped", "a", "a again") | _numbered("linear", "a·W2")
+    if layer.norm_checkpoint:
+        found |= _numbered("layer_norm", f"{added[0]} again")
     return found | _numbered("dropped_with_grad", *dropped)
 
 

@@ -30,11 +30,13 @@ FILE = "memory.json"
 SHAPES = ((32, 512, 1024), (8, 2048, 1024))
 DROPOUT = 0.1
 GELU, ATTENTION = {"gelu_checkpoint": True}, {"attn_dropout_checkpoint": True}
+NORM = {"norm_checkpoint": True}
 FLAGS: dict[str, dict[str, bool]] = {
     "fused": {},
     "fused gelu_checkpoint": GELU,
     "fused attn_dropout_checkpoint": ATTENTION,
-    "fused_checkpointed": GELU | ATTENTION,
+    "fused norm_checkpoint": NORM,
+    "fused_checkpointed": GELU | ATTENTION | NORM,
 }
 WARM_UPS = 2  # steps that compile kernels, and after which each gradient is there
 

@@ -344,6 +344,7 @@ def op_of(name: str, norm_first: bool) -> Op:
                     FusedEncoderLayer,
                     gelu_checkpoint=True,
                     attn_dropout_checkpoint=True,
+                    norm_checkpoint=True,
                 ),
                 _BOTH,
                 fits=_drops,

@@ -25,6 +25,7 @@ normalization in the transformer architecture" (arXiv:2002.04745).
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -41,6 +42,7 @@ from kernels.ops.layers.masks import Seen, seen_by
 from kernels.ops.layers.states import check_state
 from kernels.ops.layers.steps import Dropped, Norm, Product
 from kernels.ops.layers.stochastic import sums_for
+from kernels.ops.norms.layernorm import layer_norm
 from kernels.ops.shared.arguments import check_tensor
 from kernels.philox import threshold
 
@@ -58,12 +60,15 @@ class FusedEncoderLayer(nn.TransformerEncoderLayer):
     `F.gelu`, `nn.GELU()`, and `nn.GELU("tanh")` for the tanh form. Heads are of 256 numbers at
     most. TypeError or ValueError names the argument, what it got and what it takes.
 
-    Two flags spare memory in training and cost time. `gelu_checkpoint`: what the MLP's second
+    Three flags spare memory in training and cost time. `gelu_checkpoint`: what the MLP's second
     product reads, B·S·I numbers of I = dim_feedforward, is not kept, but made again from what the
-    activation read: one more launch. `attn_dropout_checkpoint`: attention's output, B·S·E numbers,
-    is not kept, but made again from queries, keys and values: one more launch of attention. Its
-    weights and their mask, B·H·S² numbers each, are kept in no case. What is kept falls by so much
-    a layer. Inside torch.compile they do nothing: there the compiler decides what is kept.
+    activation read: one more launch. `norm_checkpoint`: what its first product reads, the B·S·E
+    numbers of a norm, is not kept, but made again from what the norm read: one more launch, or none
+    where that is a prologue anyway, pre-LN without dropout. `attn_dropout_checkpoint`: attention's
+    output, B·S·E numbers, is not kept, but made again from queries, keys and values: one more
+    launch of attention. Its weights and their mask, B·H·S² numbers each, are kept in no case. What
+    is kept falls by so much a layer. Inside torch.compile they do nothing: there the compiler
+    decides what is kept.
 
     `stochastic_mode` is an experiment in training with dropout: each norm goes back in one launch
     instead of two where there are many rows (`stochastic.adds`), two launches fewer a step. The
@@ -90,6 +95,7 @@ class FusedEncoderLayer(nn.TransformerEncoderLayer):
         *,
         gelu_checkpoint: bool = False,
         attn_dropout_checkpoint: bool = False,
+        norm_checkpoint: bool = False,
         stochastic_mode: bool = False,
     ) -> None:
         check_sizes(d_model, nhead, dim_feedforward, dropout)
@@ -110,6 +116,7 @@ class FusedEncoderLayer(nn.TransformerEncoderLayer):
         self.activation_form = form
         self.gelu_checkpoint = gelu_checkpoint
         self.attn_dropout_checkpoint = attn_dropout_checkpoint
+        self.norm_checkpoint = norm_checkpoint
         self.stochastic_mode = stochastic_mode
         # Moved with the layer, and no part of its state: between calls they are zeros.
         sums = sums_for(d_model, device) if stochastic_mode else None
@@ -185,19 +192,40 @@ class FusedEncoderLayer(nn.TransformerEncoderLayer):
         attention = functools.partial(self._attention, x, seen, of_weights, in_proj)
 
         if not self.norm_first:
-            h = attention(
-                None, lambda o: steps.added_and_normed(o, out_proj, x, norm1, behind_attention)[0]
+            h, read = attention(
+                None, lambda o: self._normed(o, out_proj, x, norm1, behind_attention)
             )
-            return self._mlp(h, None, up, in_mlp, down, h, norm2, behind_mlp)
+            with read:
+                return self._mlp(h, None, up, in_mlp, down, h, norm2, behind_mlp)
         if behind_attention.seed_offset is None and in_mlp.seed_offset is None:
             h = attention(norm1, lambda o: steps.added(o, out_proj, x, behind_attention))
-            u, norm = h, norm2  # a prologue of the next product
-        else:
-            u, h = attention(
-                norm1, lambda o: steps.added_and_normed(o, out_proj, x, norm2, behind_attention)
-            )
-            norm = None
-        return self._mlp(u, norm, up, in_mlp, down, h, None, behind_mlp)
+            # The norm is a prologue of the next product.
+            return self._mlp(h, norm2, up, in_mlp, down, h, None, behind_mlp)
+        u, h = attention(
+            norm1, lambda o: steps.added_and_normed(o, out_proj, x, norm2, behind_attention)
+        )
+        with self._made_again(u, h, norm2):
+            return self._mlp(u, None, up, in_mlp, down, h, None, behind_mlp)
+
+    def _normed(
+        self, o: Tensor, product: Product, residual: Tensor, norm: Norm, dropped: Dropped
+    ) -> tuple[Tensor, contextlib.AbstractContextManager[None]]:
+        """LayerNorm(h) of h = residual + dropout(o · Wᵀ + b), and `_made_again` of it.
+
+        In inference no name holds h behind this, and its memory is free.
+        """
+        y, h = steps.added_and_normed(o, product, residual, norm, dropped)
+        return y, self._made_again(y, h, norm)
+
+    def _made_again(
+        self, y: Tensor, h: Tensor, norm: Norm
+    ) -> contextlib.AbstractContextManager[None]:
+        """A block that keeps how to make y = LayerNorm(h) in its place, if told so."""
+        if not (self.norm_checkpoint and may_replace()):
+            return contextlib.nullcontext()
+        again = Recipe(lambda: layer_norm(h, norm.weight, norm.bias, norm.eps))
+        of_y = memory(y)
+        return again.instead_of(lambda kept: memory(kept) == of_y)
 
     def _attention(
         self,
