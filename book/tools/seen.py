@@ -22,6 +22,7 @@ _DOTTED = re.compile(r"\w+(?:\.\w+)*")
 _ABSOLUTE = re.compile(rf"\b{PACKAGE}(?:\.\w+)+")
 # Code that may import what no text names.
 _UNKNOWN = frozenset("exec eval __import__ import_module run_module run_path get_ipython".split())
+_METHODS = frozenset(["eval"])  # `layer.eval()`: of an object it is another
 _DATA = re.compile(r"DATA_DIR|[\"'/]data[\"'/]")
 _NAMES_THE_FOLDER = f"{PACKAGE}/paths.py"
 
@@ -80,8 +81,10 @@ def _calls_unknown(node: ast.AST) -> bool:
     if not isinstance(node, ast.Call):
         return False
     called = node.func
-    name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
-    return name in _UNKNOWN
+    if isinstance(called, ast.Attribute):
+        of_builtins = getattr(called.value, "id", "") == "builtins"
+        return called.attr in _UNKNOWN and (called.attr not in _METHODS or of_builtins)
+    return getattr(called, "id", "") in _UNKNOWN
 
 
 def _reached(named: set[Named], root: Path) -> dict[Path, str]:

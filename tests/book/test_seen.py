@@ -105,11 +105,13 @@ def names(root: Path, *code: str) -> set[str]:
         ("from kernels import recorded", RECORDED),
         ("from kernels import paths", {*START, "kernels/paths.py"}),
         ("open('book/data/card/norms.csv')", DATA),
+        ("from kernels import alone\nalone.layer().eval()", {*START, "kernels/alone.py"}),
         # What can't be followed.
         ("%matplotlib inline", {*PACKAGE, *DATA}),
         ("!python -m kernels.alone", {*PACKAGE, *DATA}),
         ("exec('import kernels.' + name)", {*PACKAGE, *DATA}),
         ("importlib.import_module(name)", {*PACKAGE, *DATA}),
+        ("builtins.eval(name)", {*PACKAGE, *DATA}),
         ("get_ipython().run_line_magic('run', name)", {*PACKAGE, *DATA}),
     ],
 )
