@@ -138,8 +138,8 @@ class FusedEncoderLayer(nn.TransformerEncoderLayer):
         and the result is of src's. src_mask: (S, S) or (B·H, S, S), bool, True where a key is not
         seen, or a number that is added to the scores. src_key_padding_mask: (B, S), or (S,)
         unbatched, of either kind. is_causal: a query sees the keys up to its own; src_mask is then
-        taken to be the causal mask, and not read. A query that sees no key has zeros for attention,
-        where PyTorch has NaN.
+        taken to be the causal mask, and not read. A query that sees no key has zeros for attention;
+        PyTorch's layer has zeros or NaN there, by the attention that it takes.
 
         Dropout draws its seeds from PyTorch's generator, another mask in every call. Returns a
         tensor of src's shape and dtype. Gradients are by the kernels' own backwards;
