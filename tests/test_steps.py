@@ -23,7 +23,8 @@ def test_lanes_run_beside_each_other_and_the_last_step_after_them(capfd, tmp_pat
     )
     lanes = (
         (python("check", f"{waits}\nprint('seen')"), python("more", "print('more')")),
-        (python("build", f"open({str(flag)!r}, 'w'); print('made')"),),
+        # What it says is out before the other lane goes on.
+        (python("build", f"print('made', flush=True); open({str(flag)!r}, 'w')"),),
     )
     assert main(lanes, python("tests", "print('tested')")) == 0
     told = done(capfd)
