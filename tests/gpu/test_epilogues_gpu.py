@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kernels import passes
-from kernels.ops.epilogues.configurations import finishes_to_try, halved
+from kernels.ops.epilogues.configurations import epilogue_tiling, finishes_to_try, halved
 from kernels.ops.epilogues.forward import launch, with_gate, with_gelu
 from kernels.ops.epilogues.linear_bias_gelu import linear_bias_gelu
 from kernels.ops.epilogues.linear_swiglu import linear_swiglu
@@ -140,13 +140,17 @@ def test_every_tiling_that_tune_compares_is_right():
     given = gelu.make(case, "cuda", seed=8)
     of_gate = gate.make(Case((*case.shape, 2), case.dtype), "cuda", seed=8)
     exact, of_gate_exact = gelu.reference(**as_wide(given)), gate.reference(**as_wide(of_gate))
+    card = torch.cuda.get_device_capability()
+    chosen = epilogue_tiling(case.shape, 2, True, True, True, card)
     for tiling in forward_to_try(case).values():
-        if torch.cuda.get_device_capability() < (9, 0) and tiling.persistent:
+        if card < (9, 0) and tiling.persistent:
             continue
         for keeps in (False, True):
             todo, (y, _) = with_gelu(*given.values(), "gelu_tanh", keeps)
             launch(todo, tiling)
             assert off(y, exact) < 2.0**-8, tiling.name
+            if keeps and halved(tiling) != chosen:
+                continue  # what is kept, beside more stages, may not fit: `tune` keeps nothing
             todo, (y, _) = with_gate(*of_gate.values(), "silu", keeps)
             launch(todo, halved(tiling))
             assert off(y, of_gate_exact) < 2.0**-8, tiling.name

@@ -123,6 +123,12 @@ def test_of_what_is_owed_no_other_test_is_run(monkeypatch):
     monkeypatch.setattr(proofs, "owed", lambda _: dict.fromkeys(debts, ("", "")))
     one, alone = gpu_tests.parts(owed=True)
     assert one.tests == alone.tests == tuple(sorted(debts))
+    more = [f"tests/gpu/test_norms_gpu.py::test_{letter}" for letter in "abcde"]
+    monkeypatch.setattr(proofs, "owed", lambda _: dict.fromkeys(more, ("", "")))
+    *beside, alone = gpu_tests.parts(owed=True)
+    assert [len(part.tests) for part in beside] == [2, 2, 1]
+    assert [test for part in beside for test in part.tests] == list(alone.tests) == more
+    assert len({part.name for part in beside}) == 3
     monkeypatch.setattr(proofs, "owed", lambda _: {})
     with pytest.raises(selection.RefusalError, match="no proof is owed"):
         gpu_tests.parts(owed=True)

@@ -30,6 +30,7 @@ NO_TESTS_COLLECTED = 5  # pytest's exit code
 SHOWN = 40  # lines of a part that failed
 CORES_A_PROCESS = 2
 MOST_PROCESSES = 8
+MOST_TESTS = 2  # of a file, where they are named, in a process
 
 
 @dataclass(frozen=True)
@@ -85,9 +86,16 @@ def parts(owed: bool) -> list[Part]:
             file: tuple(test for test in debts if test.startswith(f"{file}::")) for file in by_file
         }
         by_file = {file: tests for file, tests in of_file.items() if tests}
-    beside = [Part(Path(file).stem, tests, "gpu and not alone") for file, tests in by_file.items()]
+    beside = [part for file, tests in by_file.items() for part in _cut(Path(file).stem, tests)]
     everything = tuple(test for tests in by_file.values() for test in tests)
     return [*beside, Part("alone", everything, "gpu and alone")]
+
+
+def _cut(name: str, tests: Sequence[str]) -> list[Part]:
+    """A file's parts: one, or where its tests are named as many as keep to MOST_TESTS."""
+    told = [tuple(tests[at : at + MOST_TESTS]) for at in range(0, len(tests), MOST_TESTS)]
+    names = [name if len(told) == 1 else f"{name}_{at + 1}" for at in range(len(told))]
+    return [Part(one, some, "gpu and not alone") for one, some in zip(names, told, strict=True)]
 
 
 def _run(part: Part, folder: Path, slug: str) -> Ended:

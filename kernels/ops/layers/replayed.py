@@ -34,6 +34,33 @@ class _Prepared:
     y: Tensor | None = None
 
 
+@dataclass(frozen=True)
+class _Place:
+    """Where a graph leaves a tensor, by the CUDA array interface: a view of it owns no memory."""
+
+    address: int
+    n_bytes: int
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {
+            "shape": (self.n_bytes,),
+            "typestr": "|u1",
+            "data": (self.address, False),
+            "strides": None,
+            "version": 3,
+        }
+
+
+def _left_in_place(y: Tensor) -> Tensor:
+    """A tensor where y is, which does not keep y's memory from the next capture."""
+    if y.numel() == 0:
+        return y
+    last = sum((size - 1) * stride for size, stride in zip(y.shape, y.stride(), strict=True))
+    place = torch.as_tensor(_Place(y.data_ptr(), (last + 1) * y.element_size()), device=y.device)
+    return place.view(y.dtype).as_strided(y.shape, y.stride())
+
+
 class ReplayedEncoder:
     """A `FusedEncoder` or `FusedEncoderLayer` in inference, replayed from a CUDA graph a shape.
 
@@ -55,6 +82,7 @@ class ReplayedEncoder:
         self._encoder = encoder
         self._prepared: dict[Any, _Prepared] = {}
         self._pool: Any = None
+        self._side: Any = None  # the stream that captures: memory is given out by stream
         self._stream: int | None = None
         self.bytes_set_aside = bytes_set_aside
 
@@ -138,20 +166,22 @@ class ReplayedEncoder:
 
     def _capture(self, ready: _Prepared) -> None:
         device = ready.src.device
-        side = torch.cuda.Stream(device)
-        side.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(side):
+        if self._side is None:
+            self._side = torch.cuda.Stream(device)
+        self._side.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(self._side):
             for _ in range(WARM_UPS):
                 self._called(ready)
-        torch.cuda.current_stream(device).wait_stream(side)
-        if self._pool is None:
-            self._pool = torch.cuda.MemPool()
-            with torch.cuda.use_mem_pool(self._pool, device):
-                # One piece, given back at once: what is captured is cut from it.
-                torch.empty(self.bytes_set_aside or 0, dtype=torch.uint8, device=device)
+            if self._pool is None:
+                self._pool = torch.cuda.MemPool()
+                with torch.cuda.use_mem_pool(self._pool, device):
+                    # One piece, given back at once: what is captured is cut from it.
+                    torch.empty(self.bytes_set_aside or 0, dtype=torch.uint8, device=device)
+        torch.cuda.current_stream(device).wait_stream(self._side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool.id):
-            ready.y = self._called(ready)
+        with torch.cuda.graph(graph, pool=self._pool.id, stream=self._side):
+            y = self._called(ready)
+        ready.y = _left_in_place(y)
         ready.graph = graph
 
     def _refuse_other_streams(self, device: torch.device) -> None:
