@@ -141,7 +141,8 @@ def test_every_tiling_that_tune_compares_is_right():
     of_gate = gate.make(Case((*case.shape, 2), case.dtype), "cuda", seed=8)
     exact, of_gate_exact = gelu.reference(**as_wide(given)), gate.reference(**as_wide(of_gate))
     card = torch.cuda.get_device_capability()
-    chosen = epilogue_tiling(case.shape, 2, True, True, True, card)
+    sms = torch.cuda.get_device_properties(0).multi_processor_count
+    chosen = epilogue_tiling(case.shape, 2, True, True, True, card, sms)
     for tiling in forward_to_try(case).values():
         if card < (9, 0) and tiling.persistent:
             continue

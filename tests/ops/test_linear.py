@@ -234,7 +234,7 @@ def test_only_what_is_wanted_is_launched(wanted):
     wide[wanted].requires_grad_()
     (truth,) = torch.autograd.grad(reference(**wide), wide[wanted], dy.double())
     assert off(found, truth) <= rounding(torch.bfloat16)
-    assert len(launches) == (0 if wanted == "bias" else 1)
+    assert len(launches) == 1
 
 
 def test_no_rows_give_none_and_gradients_of_zero():
@@ -287,7 +287,7 @@ def test_pytorchs_way_back_is_chosen_product_by_product():
     given = make((40, 24, 16), torch.bfloat16)
     dy = torch.randn(40, 16).bfloat16()
     exact = both_ways(reference, {n: v.double() for n, v in given.items()}, dy.double())
-    for *ways, expected in ((TORCH, TORCH, 0), (TORCH, TRITON, 1), (TRITON, TORCH, 1)):
+    for *ways, expected in ((TORCH, TORCH, 1), (TORCH, TRITON, 1), (TRITON, TORCH, 2)):
         leaves = [one.detach().requires_grad_() for one in given.values()]
         y = linear.launched(*leaves, Ways(TRITON, *ways))
         with interpreting() as launches:
@@ -295,6 +295,25 @@ def test_pytorchs_way_back_is_chosen_product_by_product():
         assert len(launches) == expected
         for one, truth in zip(found, exact[1:], strict=True):
             assert off(one, truth) <= rounding(torch.bfloat16)
+
+
+def test_few_tiles_are_smaller_and_many_are_those_that_were_timed():
+    """The model's times are within a quarter of what an H200 took, in µs, at its 1980 MHz."""
+    timed = {
+        (4096, 1024, 3072): 40.1,
+        (16384, 1024, 3072): 152.3,
+        (8192, 4096, 12288): 1200.8,
+        (4096, 4096, 4096): 191.8,
+        (128, 4096, 1024): 41.3,
+        (1024, 4096, 1024): 42.3,
+    }
+    large = configurations.FORWARD[9, 0]
+    for sizes, taken in timed.items():
+        assert abs(configurations.clocks(sizes, large, 132) / 1980 / taken - 1) < 0.25, sizes
+        chosen = configurations.forward_tiling(sizes, 2, True, (9, 0), 132)
+        assert (chosen == large) == (sizes[0] > 1024), sizes
+        assert configurations.forward_tiling(sizes, 2, True, (10, 0), 132).block_n == 256
+        assert configurations.forward_tiling(sizes, 2, False, (9, 0), 132).block_n == 64
 
 
 def test_the_public_function_follows_its_table(monkeypatch):

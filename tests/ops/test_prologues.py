@@ -337,7 +337,7 @@ def test_the_best_way_for_inference_on_hopper_is_folded_and_follows_the_paramete
     """As if this were a card with one SM; what is written for it is interpreted in Triton."""
     monkeypatch.setattr(operators, "SHORT_WHERE", "is_cpu")
     monkeypatch.setattr(ways, "multiprocessors", lambda _: 1)
-    given = make((16, 256, 32), torch.bfloat16, op=op)
+    given = make((16, 256, 264), torch.bfloat16, op=op)  # two tiles
     parameters = {name: nn.Parameter(value) for name, value in given.items() if name != "x"}
     ours = {"layernorm_linear": layernorm_linear, "rmsnorm_linear": rmsnorm_linear}[op.name]
     x, told = given["x"], folds_of(parameters)

@@ -275,6 +275,7 @@ OP = register(
             Variant(
                 "fused_hopper",
                 attention,
+                _BOTH,
                 counted="formula",
                 moves=hopper_moves,
                 unavailable=needs_hopper,

@@ -17,7 +17,12 @@ import torch
 
 from kernels.hardware import VECTOR_BYTES
 from kernels.launch import capability
-from kernels.ops.attention.backward_configurations import Tilings, tilings_for
+from kernels.ops.attention.backward_configurations import (
+    HOPPER_BACKWARD,
+    HOPPER_ROWS,
+    Tilings,
+    tilings_for,
+)
 from kernels.ops.attention.configurations import HOPPER, Tiling, tiling_for
 from kernels.registry import Case, Moved, MovedStep, Moves
 
@@ -146,19 +151,51 @@ def blocks_met(
     return max(1, -(-seen // block_keys))
 
 
-def hopper_moves(case: Case, _pass: str) -> Moves:
-    """One launch of the kernel written for Hopper: as `fused`, in its own tiles.
+def hopper_moves(case: Case, pass_: str) -> Moves:
+    """The kernels written for Hopper: one launch forward as `fused`, in its own tiles, three back.
 
-    Its table of work is a few bytes a tile, which are left out.
+    Their tables of work are a few bytes a tile, which are left out.
     """
     n_batch, n_heads, length, head_dim = case.shape
-    tiling, causal = HOPPER[head_dim], bool(dict(case.options).get("causal"))
+    causal = bool(dict(case.options).get("causal"))
     row = n_batch * n_heads * head_dim * case.dtype.itemsize
-    keys = 0
-    for first in range(0, length, tiling.rows):
-        met = blocks_met(first, length, length, tiling.rows, tiling.block_keys, causal)
-        keys += min(met * tiling.block_keys, length)
+    if pass_ == "bwd":
+        return _hopper_backward_moves(length, row, 4 * n_batch * n_heads, head_dim, causal)
+    tiling = HOPPER[head_dim]
+    keys = _keys_met(length, tiling.rows, tiling.block_keys, causal)
     return Moves(1, unique=4 * length * row, requested=(2 * length + 2 * keys) * row)
+
+
+def _keys_met(length: int, rows: int, block_keys: int, causal: bool) -> int:
+    """Keys that all programs of one head ask for, the last tile up to the end of the keys."""
+    met = (
+        blocks_met(first, length, length, rows, block_keys, causal) * block_keys
+        for first in range(0, length, rows)
+    )
+    return sum(min(one, length) for one in met)
+
+
+def _hopper_backward_moves(
+    length: int, row: int, number: int, head_dim: int, causal: bool
+) -> Moves:
+    """Of each row o, do and L in and two numbers out; then dk and dv; then dq.
+
+    `row` are the bytes of one row of every head, `number` those of one number of it. The rows of
+    numbers end with a tile of 128.
+    """
+    config = HOPPER_BACKWARD[head_dim]
+    padded = -(-length // HOPPER_ROWS) * HOPPER_ROWS
+    step = config.block_queries
+    begins = [first // step * step if causal else 0 for first in range(0, length, HOPPER_ROWS)]
+    queries = sum(length - begin for begin in begins)
+    numbers = sum(-(-length // step) * step - begin for begin in begins)
+    keys = _keys_met(length, HOPPER_ROWS, config.block_keys, causal)
+    once = 9 * length * row + (length + 4 * padded) * number
+    return Moves(
+        3,
+        unique=13 * length * row + (length + 6 * padded) * number,
+        requested=once + 2 * (queries + keys) * row + 2 * numbers * number,
+    )
 
 
 def suits(case: Case) -> bool:

@@ -44,6 +44,7 @@ def epilogue_tiling(
     gated: bool,
     more: bool,
     capability: tuple[int, int],
+    sms: int,
 ) -> Tiling:
     """Return how a product of `sizes` (m, k, n) with an epilogue runs.
 
@@ -51,10 +52,11 @@ def epilogue_tiling(
     a backward too. `aligned` is as `by_descriptors` tells.
     """
     m, k, n = sizes
-    tiling = forward_tiling(m, itemsize, aligned, capability)
+    side_by_side = (m, k, 2 * n if gated else n)
+    tiling = forward_tiling(side_by_side, itemsize, aligned, capability, sms)
     if more and itemsize == 2 and (8, 0) <= capability < (9, 0) and (k % SEEN or n % SEEN):
         # Element by element, as far as the compiler knows, beside y: larger tiles spill.
-        tiling = forward_tiling(m, itemsize, False, capability)
+        tiling = forward_tiling(side_by_side, itemsize, False, capability, sms)
     if gated and more and itemsize == 4:
         tiling = SINGLE_BACK
     return halved(tiling) if gated else tiling

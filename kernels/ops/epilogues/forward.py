@@ -45,7 +45,7 @@ def launch(
         by_hand.launch(given, finish=finish)
         return
     if tiling is None:
-        tiling = epilogue_tiling(*rule, keeps or given.residual is not None, card)
+        tiling = epilogue_tiling(*rule, keeps or given.residual is not None, *where[1:])
     with device_guard(x):
         if tiling.persistent:
             _persistent(given, tiling)

@@ -54,7 +54,7 @@ class Followed:
         """The tiling on the card that is assumed, all rows side by side."""
         more = self.keeps or self.residual
         rule = self._sizes, self.itemsize, self._aligned, self.gated, more
-        return epilogue_tiling(*rule, capability(_CPU))
+        return epilogue_tiling(*rule, capability(_CPU), multiprocessors(_CPU))
 
     def step(self, tiling: Tiling | None = None) -> MovedStep:
         """Its launch, in the card's tiling if None."""

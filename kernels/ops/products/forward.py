@@ -69,7 +69,7 @@ def into(
         by_hand.launch(x, weight, bias, out)
         return
     if tiling is None:
-        tiling = forward_tiling(len(x), x.element_size(), aligned, card)
+        tiling = forward_tiling((*x.shape, len(weight)), *rule[2:])
     with device_guard(x):
         if tiling.persistent:
             persistent(x, weight, bias, out, tiling)

@@ -15,6 +15,7 @@ import torch
 from kernels.hardware import VECTOR_BYTES
 from kernels.launch import capability, for_card, multiprocessors
 from kernels.ops.products.backward import ADDED
+from kernels.ops.products.bias import BLOCK_COLS, parts_of
 from kernels.ops.products.configurations import (
     SIMPLE,
     SINGLE,
@@ -63,7 +64,9 @@ def tiling_of(case: Case) -> Tiling:
     """The tiling of `fused` in a case, rows side by side."""
     m, k, n = case.shape
     size = case.dtype.itemsize
-    return forward_tiling(m, size, _aligned(size, k, n), capability(_CPU))
+    return forward_tiling(
+        (m, k, n), size, _aligned(size, k, n), capability(_CPU), multiprocessors(_CPU)
+    )
 
 
 def forward_moves(case: Case, tiling: Tiling, biased: bool = True) -> Moves:
@@ -196,6 +199,26 @@ def grad_weight_moves(dy: torch.Tensor, x: torch.Tensor, wants_bias: bool) -> Mo
     """What the operator of dW, and of db if it is wanted, moves, all tensors contiguous."""
     case = _case(x, dy.shape[-1])
     return None if case is None else Moves.of(*grad_weight_steps(case, sums=wants_bias))
+
+
+def grad_bias_moves(dy: torch.Tensor) -> Moves | None:
+    """What the operator of db moves, dy contiguous: parts of a sum in fp32 where there are some."""
+    if not dy.numel():
+        return None
+    n_cols, size = dy.shape[-1], dy.element_size()
+    parts, _ = parts_of(dy.numel() // n_cols, n_cols, multiprocessors(_CPU))
+
+    def step(n_parts: int, read: Moved, written: Moved) -> MovedStep:
+        return MovedStep("column_sums", (-(-n_cols // BLOCK_COLS), n_parts, 1), (read, written))
+
+    given, sums = _read("dy", dy.numel(), size, dy.numel() * size), _written("db", n_cols, size)
+    if parts == 1:
+        return Moves.of(step(1, given, sums))
+    of_parts = parts * n_cols
+    return Moves.of(
+        step(parts, given, _written("db_parts", of_parts, _FP32)),
+        step(1, _read("db_parts", of_parts, _FP32, of_parts * _FP32), sums),
+    )
 
 
 def _turned(case: Case) -> Case:

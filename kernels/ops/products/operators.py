@@ -1,4 +1,4 @@
-"""How a product meets PyTorch: an operator forward, one that keeps its inputs, two going back."""
+"""How a product meets PyTorch: an operator forward, one that keeps its inputs, three going back."""
 
 from __future__ import annotations
 
@@ -9,9 +9,15 @@ from typing import Any
 import torch
 
 from kernels.ops.products.backward import grad_weight, grad_x
+from kernels.ops.products.bias import grad_bias
 from kernels.ops.products.configurations import HOPPER, TORCH, TRITON, Ways
 from kernels.ops.products.forward import forward
-from kernels.ops.products.moves import grad_weight_moves, grad_x_moves, operator_moves
+from kernels.ops.products.moves import (
+    grad_bias_moves,
+    grad_weight_moves,
+    grad_x_moves,
+    operator_moves,
+)
 from kernels.ops.shared.arguments import check_tensor
 from kernels.ops.shared.operators import Gradient, define, refuse_second_derivative
 
@@ -102,7 +108,7 @@ def gradients(
     elif for_weight:
         dweight = _rows(dy).T @ _rows(x)
     if for_bias and (dbias is None or not for_weight):
-        dbias = _rows(dy).sum(0)
+        dbias = _grad_bias_operator(dy)
     return dx, dweight, dbias if for_bias else None
 
 
@@ -160,7 +166,16 @@ _grad_weight_operator = define(
     tensors={"dy": "*N", "x": "*K"},
     moves=grad_weight_moves,
 )
-for _name in ("linear_grad_x", "linear_grad_weight"):
+_grad_bias_operator = define(
+    "linear_grad_bias(Tensor dy) -> Tensor",
+    grad_bias,
+    lambda dy: dy.new_empty(dy.shape[-1:]),
+    lambda dy: _rows(dy).sum(0),
+    of=OF,
+    tensors={"dy": "*N"},
+    moves=grad_bias_moves,
+)
+for _name in ("linear_grad_x", "linear_grad_weight", "linear_grad_bias"):
     refuse_second_derivative(_name, "linear has", "torch.nn.functional.linear")
 
 
