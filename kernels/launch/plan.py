@@ -24,6 +24,7 @@ from triton.backends.nvidia import driver
 from triton.compiler import CompiledKernel
 
 from kernels.launch import launches
+from kernels.launch.encoded import Encoded, beneath
 from kernels.launch.settled import settle
 from kernels.launch.tape import Source, Tape, Taped, is_descriptor
 
@@ -103,6 +104,11 @@ def _described(descriptor: Any, base: Any) -> Any:
     other = copy.copy(descriptor)
     other.base = base
     return other
+
+
+def _at(descriptor: Any, address: int) -> Any:
+    """The same descriptor of an address."""
+    return _described(descriptor, _At(address))
 
 
 class Plan:
@@ -258,13 +264,20 @@ class Plan:
 
     def _launch(self, number: int, taped: Taped, names: dict[str, Any]) -> str:
         how, sources = self.ways[number], dict(taped.sources)
+        under = beneath(taped.compiled.run.launch) if how == "c" else None
+        launcher, metas = (None, {}) if under is None else under
         values = []
         for place, value in enumerate(taped.values):
             name = f"x{number}_{place}"
             if place in sources:
                 source = sources[place]
                 base = self._tensor(source, names) if how == "plain" else _address(source)
-                if is_descriptor(value):
+                if is_descriptor(value) and place in metas:
+                    empty = _described(value, None)
+                    at = functools.partial(_at, empty)
+                    names[name] = Encoded(at, metas[place])
+                    base = f"*{name}[{base}]"
+                elif is_descriptor(value):
                     names[name] = _described(value, None)
                     base = base if how == "plain" else f"At({base})"
                     base = f"described({name}, {base})"
@@ -279,9 +292,9 @@ class Plan:
         names[f"f{number}"], names[f"m{number}"] = compiled.function, compiled.packed_metadata
         fixed = f"m{number}, None, None, None"
         if how == "c":
-            launcher = compiled.run
-            names[f"launch{number}"] = launcher.launch
-            flags = bool(launcher.launch_cooperative_grid), bool(launcher.launch_pdl)
+            run = compiled.run
+            names[f"launch{number}"] = run.launch if launcher is None else launcher
+            flags = bool(run.launch_cooperative_grid), bool(run.launch_pdl)
             fixed = f"{flags[0]}, {flags[1]}, None, None, {fixed}"
         else:
             names[f"launch{number}"] = compiled.run

@@ -17,20 +17,30 @@ from kernels.ops.shared.operators import device_guard
 
 Tensor = torch.Tensor
 
-# Not timed yet: what is known is that the loads of a warp are whole lines of 128 bytes.
-BLOCK_ROWS, BLOCK_COLS, NUM_WARPS = 32, 128, 4
-LEAST_ROWS = 256  # of a part: fewer are not worth a second launch
+# Rows and columns of a tile. Not timed yet: WIDE loads lines of 256 bytes, TALL has fewer steps
+# where a program has all rows of its columns.
+WIDE, TALL, NUM_WARPS = (32, 128), (128, 32), 4
+MOST_AT_ONCE = 1024  # rows that one launch sums: a second would take longer than it saves
+LEAST_ROWS = 256  # of a part
 PROGRAMS_PER_SM = 4
 MOST_PARTS = 64
 
 
 def parts_of(n_rows: int, n_cols: int, sms: int) -> tuple[int, int]:
     """How many parts the rows are cut into, and rows in each: enough parts to fill the card."""
-    across = -(-n_cols // BLOCK_COLS)
+    if n_rows <= MOST_AT_ONCE:
+        return 1, n_rows
+    rows, cols = WIDE
+    across = -(-n_cols // cols)
     wanted = min(-(-PROGRAMS_PER_SM * sms // across), n_rows // LEAST_ROWS, MOST_PARTS)
-    each = -(-n_rows // max(1, wanted))
-    each = -(-each // BLOCK_ROWS) * BLOCK_ROWS
+    each = -(-n_rows // wanted)
+    each = -(-each // rows) * rows
     return -(-n_rows // each), each
+
+
+def programs_across(n_cols: int, tile: tuple[int, int]) -> int:
+    """How many programs of a tile stand beside each other."""
+    return -(-n_cols // tile[1])
 
 
 def grad_bias(dy: Tensor) -> Tensor:
@@ -44,21 +54,20 @@ def grad_bias(dy: Tensor) -> Tensor:
     rows = matrix(dy)
     n_rows, n_cols = rows.shape
     parts, each = parts_of(n_rows, n_cols, multiprocessors(dy.device))
-    if parts == 1:
-        _sum(rows, dbias, 1, each)
-        return dbias
-    found = torch.empty((parts, dy.shape[-1]), dtype=torch.float32, device=dy.device)
-    _sum(rows, found, parts, each)
-    _sum(found, dbias, 1, parts)
+    if parts > 1:
+        found = torch.empty((parts, n_cols), dtype=torch.float32, device=dy.device)
+        _sum(rows, found, each, WIDE)
+        rows = found
+    _sum(rows, dbias, len(rows), TALL)
     return dbias
 
 
-def _sum(rows: Tensor, out: Tensor, parts: int, each: int) -> None:
+def _sum(rows: Tensor, out: Tensor, each: int, tile: tuple[int, int]) -> None:
     n_rows, n_cols = rows.shape
     with device_guard(rows):
-        column_sums[(-(-n_cols // BLOCK_COLS), parts)](
+        column_sums[(programs_across(n_cols, tile), -(-n_rows // each))](
             *(rows, out, n_rows, n_cols, rows.stride(0), each),
-            BLOCK_ROWS=BLOCK_ROWS,
-            BLOCK_COLS=BLOCK_COLS,
+            BLOCK_ROWS=tile[0],
+            BLOCK_COLS=tile[1],
             num_warps=NUM_WARPS,
         )

@@ -15,7 +15,7 @@ import torch
 from kernels.hardware import VECTOR_BYTES
 from kernels.launch import capability, for_card, multiprocessors
 from kernels.ops.products.backward import ADDED
-from kernels.ops.products.bias import BLOCK_COLS, parts_of
+from kernels.ops.products.bias import TALL, WIDE, parts_of, programs_across
 from kernels.ops.products.configurations import (
     SIMPLE,
     SINGLE,
@@ -208,16 +208,17 @@ def grad_bias_moves(dy: torch.Tensor) -> Moves | None:
     n_cols, size = dy.shape[-1], dy.element_size()
     parts, _ = parts_of(dy.numel() // n_cols, n_cols, multiprocessors(_CPU))
 
-    def step(n_parts: int, read: Moved, written: Moved) -> MovedStep:
-        return MovedStep("column_sums", (-(-n_cols // BLOCK_COLS), n_parts, 1), (read, written))
+    def step(tile: tuple[int, int], n_parts: int, read: Moved, written: Moved) -> MovedStep:
+        grid = programs_across(n_cols, tile), n_parts, 1
+        return MovedStep("column_sums", grid, (read, written))
 
     given, sums = _read("dy", dy.numel(), size, dy.numel() * size), _written("db", n_cols, size)
     if parts == 1:
-        return Moves.of(step(1, given, sums))
+        return Moves.of(step(TALL, 1, given, sums))
     of_parts = parts * n_cols
     return Moves.of(
-        step(parts, given, _written("db_parts", of_parts, _FP32)),
-        step(1, _read("db_parts", of_parts, _FP32, of_parts * _FP32), sums),
+        step(WIDE, parts, given, _written("db_parts", of_parts, _FP32)),
+        step(TALL, 1, _read("db_parts", of_parts, _FP32, of_parts * _FP32), sums),
     )
 
 
