@@ -226,3 +226,16 @@ def test_a_training_step_is_counted_as_both_ways(registered):
     assert both.bytes_unique == sum(part.bytes_unique for part in parts)
     eager = op_ledger.count_case(op, "eager", cases([(50, 12)], "fp32")[0], "train")
     assert eager.aten_ops > 3
+
+
+def test_descriptors_of_other_sizes_are_the_same_if_their_tiles_are():
+    """A training step of attention, whose launches take descriptors, is extended from small ones."""
+    op = registry.get("attention")
+    small, large = (Case((1, 2, length, 64), torch.bfloat16) for length in (256, 2048))
+    ledgers = [op_ledger.count_case(op, "fused", case, "train") for case in (small, large)]
+    assert [one.launches for one in ledgers] == [3, 3]
+    forward = [op_ledger.count_case(op, "fused", case) for case in (small, large)]
+    backward = [op_ledger.count_case(op, "fused", case, "bwd") for case in (small, large)]
+    for whole, ahead, back in zip(ledgers, forward, backward, strict=True):
+        assert whole.bytes_requested >= ahead.bytes_requested + back.bytes_requested
+        assert 0 <= whole.bytes_unique - ahead.bytes_unique - back.bytes_unique <= 2 * 4 * 2 * 2048

@@ -21,6 +21,7 @@ import torch
 from kernels.lab.counting import by_programs
 from kernels.lab.counting.ledger import Ledger, Step, TensorTraffic
 from kernels.launch import Launch
+from kernels.launch.tape import is_descriptor
 
 Sizes = dict[str, int]
 
@@ -110,7 +111,7 @@ def by_sizes(
             d: [(unit if degree > 1 else 1) * n for n in range(1, degree + 3)]
             for d, degree in degrees.items()
         }
-        if any(max(points[d]) >= asked[d] for d, degree in degrees.items() if degree > 1):
+        if any(max(points[d]) > asked[d] for d, degree in degrees.items() if degree > 1):
             continue
         with contextlib.suppress(ValueError):
             _foretell_launches(seen, points, asked, degrees)
@@ -141,12 +142,17 @@ def _foretell_launches(
         for name, value in launch.arguments.items():
             if isinstance(value, bool) or not isinstance(value, int | float):
                 same = smallest[index].arguments[name]
-                if not isinstance(value, torch.Tensor) and value != same:
+                if not isinstance(value, torch.Tensor) and _told(value) != _told(same):
                     raise ValueError(f"{name!r} of {launch.name!r} is another at the whole size")
                 continue
             _foretell(seen, lambda ls, i=index, n=name: ls[i].arguments[n], points, asked, degrees)  # type: ignore[misc]
         for axis in range(3):
             _foretell(seen, lambda ls, i=index, d=axis: ls[i].grid[d], points, asked, degrees)  # type: ignore[misc]
+
+
+def _told(value: Any) -> Any:
+    """What has to be the same at all sizes: of a descriptor its tile, whatever it describes."""
+    return value.block_shape if is_descriptor(value) else value
 
 
 def _foretell(
