@@ -16,6 +16,7 @@ from kernels.lab import plots
 from kernels.lab.counting import aten
 from kernels.lab.counting.kept import training_step
 from kernels.lab.measuring import step_memory
+from kernels.lab.measuring.shown import recorded
 from kernels.lab.measuring.step_memory import step_memories
 from kernels.lab.records.data import recordings, write_suite
 from kernels.ops.layers.encoder_layer import FusedEncoderLayer
@@ -402,7 +403,8 @@ def test_two_hundred_steps_may_be_compared_so(cells):
 
 # ------------------------------------------------------------------ cells that wait for records
 
-BEFORE = {"ahead": 1, "kinds": 2, "price-measured": 3}  # cells that define what this one calls
+# How many of the cells "measured", "ahead", "kinds" a cell calls functions of.
+BEFORE = {"ahead": 1, "kinds": 2, "dropped": 3, "price-measured": 3}
 
 
 @pytest.fixture
@@ -413,11 +415,13 @@ def shown(cells):
         names = {"B": B, "S": S, "E": E, "steps": {}, "one_by_one": {}, "FLAGS": {}}
         exec(cells["imports"], names)
         names["recordings"] = functools.partial(recordings, data_dir=data_dir)
+        names["recorded"] = functools.partial(recorded, data_dir=data_dir)
         names["step_memories"] = functools.partial(step_memories, data_dir=data_dir)
         peak = types.SimpleNamespace(peak=types.SimpleNamespace(bytes=600e6))
         names["steps"] = {"torch": peak, "fused": peak}
         names |= {"step_of": lambda _: peak, "layer_of": lambda *_, **__: None, "ours": None}
         names |= {"all_three": peak, "UNIT": UNIT, "attends": 4 * B * S * S * E}
+        names |= {"H": 16, "BF16": torch.bfloat16}
         for before in ("measured", "ahead", "kinds")[: BEFORE.get(cell, 0)]:
             exec(cells[before], names)
         *rest, last = ast.parse(cells[cell]).body
@@ -437,6 +441,7 @@ def test_without_records_the_page_says_what_makes_them(shown, tmp_path):
     assert text.startswith("No card has recorded it yet: `python -m kernels.lab memory`")
     assert shown("ahead", tmp_path / "data").startswith("Nothing to say before a card has")
     assert shown("kinds", tmp_path / "data").startswith("No card has recorded a timeline")
+    assert shown("dropped", tmp_path / "data").startswith("No card has recorded a timeline")
     assert shown("price-measured", tmp_path / "data").startswith("No card has recorded a step")
 
 
@@ -460,7 +465,8 @@ def test_the_page_fills_itself_when_records_come(shown, tmp_path):
 TIMELINES = {  # µs by kernel
     "fused": {"attention_dq": 900.0, "hopper_product": 500.0, "dropped_tile": 100.0},
     "compile": {
-        "cudnn_sdpa": 700.0, "nvjet": 510.0, "triton_red_fused_sum": 30.0, "triton_gelu": 90.0,
+        "cudnn_sdpa_fprop": 300.0, "cudnn_sdpa_bprop": 400.0, "nvjet": 510.0,
+        "triton_red_fused_sum": 30.0, "triton_gelu": 90.0,
     },
     "fused_checkpointed": {
         "attention_dq": 900.0, "attention_forward": 400.0, "hopper_product": 500.0,
@@ -484,6 +490,16 @@ def test_the_timelines_are_told_by_kind(shown, tmp_path):
             )  # fmt: skip
         timelines[rows[-1].place] = [[name, 0.0, us] for name, us in launches.items()]
     write_suite(tmp_path / "h100-sxm" / "encoder.csv", rows, about | {"timelines": timelines})
+    alone = [
+        a_row(op="attention", variant="sdpa_cudnn", pass_=pass_, shape=f"{B}x16x{S}x64",
+              dtype="bf16", time_us_p50=us) for pass_, us in (("fwd", 150.0), ("bwd", 250.0))
+    ]  # fmt: skip
+    write_suite(tmp_path / "h100-sxm" / "attention.csv", alone, about)
+    rows = table(shown("dropped", tmp_path))[2:]
+    assert [row[1:] for row in rows] == [
+        ["300 µs", "150 µs", "400 µs", "250 µs"],
+        ["0 µs", "–", "900 µs", "–"],
+    ]
     text = shown("ahead", tmp_path)
     assert "| 8×2048×1024 | compile, 1,330 µs | fused, 5,000 µs | 5,000 µs |" in text
     assert "ahead of `torch` at 0 of 1 shapes, of `compile` at 0 of 1 shapes." in text
