@@ -5,6 +5,7 @@ import functools
 import inspect
 import itertools
 import json
+import math
 import re
 import shutil
 
@@ -19,7 +20,7 @@ from kernels.lab.cards.roofline import ceilings_of
 from kernels.lab.measuring.shown import recorded
 from kernels.lab.records.data import recordings, write_suite
 from kernels.launch import assume_capability, compile_launch, interpreting, recording
-from kernels.ops.products import forward_kernels, linear
+from kernels.ops.products import configurations, forward_kernels, linear
 from kernels.paths import DATA_DIR, ROOT
 from tests.book.test_chapter_07 import loaded
 from tests.lab.test_data import a_row
@@ -227,7 +228,8 @@ def told(sources):
         names, found = {"old": True}, {}
         texts = sources | {"one-count": sources["one-count"].split("m, k, n =")[0]}
         before = ("imports", "one-count", "one-roof", "asked", "waves")
-        for cell in (*before, "dram", "measured", "roofline"):
+        waiting = ("dram", "groups", "measured", "roofline", "nearness", "back-split")
+        for cell in (*before, *waiting):
             *rest, last = ast.parse(texts[cell]).body
             exec(compile(ast.Module(rest, []), cell, "exec"), names)
             names |= ours  # the imports brought the real ones
@@ -267,15 +269,24 @@ def records(folder, times_us, gpu="h100-sxm"):
                 bytes_dram_write=None if variant == "copy" else 200_000_000,
             )
             rows.append(row)
+    timelines = {
+        row.place: [["product", 0.0, 30.0], ["void at::native::reduce_kernel<128>", 31.0, 5.0]]
+        for row in rows
+        if (row.variant, row.pass_) == ("torch", "bwd")
+    }
     if rows:
-        write_suite(folder / gpu / "matmul.csv", rows, provenance)
+        write_suite(folder / gpu / "matmul.csv", rows, provenance | {"timelines": timelines})
     return folder
 
 
 def test_without_records_the_page_says_so(told, tmp_path):
     found = told(records(tmp_path, {}))
     assert "No card has recorded what DRAM reads yet" in found["dram"]
+    assert "`python -m kernels.lab profile matmul` records it." in found["dram"]
     assert found["measured"] == "No card has recorded these products yet."
+    assert found["nearness"].startswith("Nothing to say before a card has recorded")
+    assert found["back-split"] == "No card has recorded timelines of the backward yet."
+    assert found["groups"].count("| – |") == 2
 
 
 def test_the_page_fills_itself_when_records_come(told, tmp_path):
@@ -293,6 +304,29 @@ def test_the_page_fills_itself_when_records_come(told, tmp_path):
     least = 2 * 4096**3 / peak * 1e6
     assert forward.splitlines()[2].endswith(f"| {least:,.0f} µs |")
     assert backward.splitlines()[2].endswith(f"| {2 * least:,.0f} µs |")
+    assert (
+        "Between the first two lines: torch, fused, fused_hopper; above them: none."
+        in (found["dram"])
+    )
+    by_us = [2 * math.prod(map(int, shape.split("x"))) / peak * 1e6 for shape in SHAPES]
+    for name, us in (("fused", 40.0), ("fused_hopper", 100.0)):
+        forward, backward = (
+            f"{us / max(by_us) / n:.2f} to {us / min(by_us) / n:.2f}" for n in (1, 2)
+        )
+        assert f"| {name} | {forward} | {backward} |" in found["nearness"]
+    assert found["back-split"].count("| torch | 30.0 µs | 5.0 µs | 35.0 µs |") == 4
+
+
+def test_the_groups_of_the_page_are_those_that_are_launched(told, tmp_path):
+    """And each has the tile that the model counts."""
+    x, weight = (torch.empty(m, 4096, dtype=torch.bfloat16) for m in (8192, 12288))
+    with assume_capability(90), recording() as launches:
+        linear.OP.variant("fused").fn(x, weight)
+    (launch,) = launches
+    assert (launch.arguments["BLOCK_M"], launch.arguments["BLOCK_N"]) == (128, 256)
+    assert (configurations.HOPPER_ROWS, configurations.HOPPER_COLS) == (128, 256)
+    rows = column(told(records(tmp_path, {"torch": 50.0, "fused": 40.0}))["groups"], 2)
+    assert rows == [str(launch.arguments["GROUP"]), str(configurations.HOPPER_GROUP)]
 
 
 def test_a_card_whose_ceilings_are_not_recorded_has_no_prediction(told, tmp_path):

@@ -6,12 +6,13 @@ import json
 import math
 import re
 import shutil
+import types
 
 import pytest
 import torch
 
 from book.tools import build
-from kernels.lab import CARDS, plots, traffic
+from kernels.lab import CARDS, count_op, plots, traffic
 from kernels.lab.measuring.shown import recorded
 from kernels.lab.records.data import recordings, write_suite
 from kernels.launch import compile_launch, recording
@@ -400,7 +401,7 @@ class Shown:
         return caption
 
 
-WAITING = ("bias-recorded", "l2-recorded", "l2-norm", "measured", "winners", "roofline",
+WAITING = ("bias-recorded", "l2-recorded", "l2-norm", "measured", "paid", "winners", "roofline",
            "claims-judged")  # fmt: skip
 
 
@@ -465,23 +466,34 @@ def records(folder, times_us, gpu="h100-sxm"):
                     ["add", 31.0, 20.0],
                 ]
                 timelines[f"linear:torch:{shape_name(case.shape)}:bf16"] = [["both", 0.0, 40.0]]
+            if name == "linear_bias_gelu":
+                place = f"{shape_name(case.shape)}:bf16"
+                timelines[f"{name}:torch:{place}"] = [["mm", 0.0, 40.0], ["gelu", 41.0, 20.0]]
+                timelines[f"{name}:fused:{place}"] = [["fused", 0.0, 48.0]]
+                timelines[f"{name}:fused_hopper:{place}"] = [["fused", 0.0, 50.0]]
     if rows:
         write_suite(folder / gpu / "matmul.csv", rows, told | {"timelines": timelines})
     return folder
 
 
 OPERATIONS = ("linear", "layernorm_linear", "linear_bias_gelu", "linear_swiglu", "qkv")
-TIMES = {"eager": 70.0, "torch": 50.0, "two_kernels": 45.0, "one_kernel": 80.0}
+TIMES = {"copy": 5.0, "eager": 70.0, "torch": 50.0, "two_kernels": 45.0, "one_kernel": 80.0}
 TIMES |= {"one_kernel_folded": 42.0, "fused": 44.0, "fused_hopper": 40.0}
 DRAM_READ = {"eager": 140_000_000, "two_kernels": 104_000_000}
 COMMAND = "`python -m kernels.lab bench matmul`"
+PROFILE = "`python -m kernels.lab profile matmul`"
 
 
 def test_without_records_the_page_says_so(shown, tmp_path):
     found = shown(records(tmp_path, {}))
-    for cell in ("bias-recorded", "l2-recorded", "l2-norm"):
+    for cell, command in (
+        ("bias-recorded", f"{COMMAND} records them."),
+        ("l2-recorded", f"{PROFILE} records it."),
+        ("l2-norm", f"{PROFILE} records it."),
+        ("paid", f"{COMMAND} records them."),
+    ):
         assert found[cell].startswith("No card has recorded")
-        assert found[cell].endswith((f"{COMMAND} records them.", f"{COMMAND} records it."))
+        assert found[cell].endswith(command)
     for name in OPERATIONS[1:]:
         assert f"| {name} | " in found["measured"]
     assert COMMAND in found["measured"]
@@ -541,7 +553,38 @@ def test_the_page_fills_itself_when_records_come(shown, tmp_path):
     assert all(row[3] == "2.0e-03, 2.0e-03" for row in winners)
     assert "The points are recorded." in found["roofline"]
     assert "the fastest way over `torch`: 1.25, 1.25" in found["claims-judged"]
-    assert "reached at 0 of 4 shapes" in found["claims-judged"]
+    assert "1.4 is reached at 0 of 4 shapes" in found["claims-judged"]
+
+
+def test_what_fusing_paid(shown, tmp_path):
+    """A product in 40 µs with a GELU in 20; one kernel for both in 48, a slower one in 50."""
+    found = shown(records(tmp_path, TIMES))
+    rows = table(found["paid"])
+    assert [row[0].partition(",")[0] for row in rows] == ["linear_bias_gelu"] * 4
+    for _, *times, more, gain, bound in rows:
+        assert times == ["40.0 µs", "20.0 µs", "48.0 µs"]
+        assert (more, gain, bound) == ("+20%", "1.25", "1.00")  # these rows touch the ideal bytes
+    assert "4 of 4 gains lie above the bound." in found["paid"]
+    few = "With 16 rows, in graphs: fused_hopper 40.0 µs, one_kernel_folded 42.0 µs, "
+    assert few in found["paid"]
+
+
+def test_a_bound_of_the_page_is_that_of_its_formula(sources):
+    """1 + sR/K behind a product and 1 + sR/N before it, from the bytes that a row has."""
+    (found,) = (one for one in ast.parse(sources["paid"]).body
+                if getattr(one, "name", "") == "bound_of")  # fmt: skip
+    names = {}
+    exec(compile(ast.Module([found], []), "paid", "exec"), names)
+    peak = plots.ceilings_of(recordings("ceilings")[0], "bf16")
+    shape = (4096, 1024, 3072)
+    for name, side in (("linear_bias_gelu", 1), ("layernorm_linear", 2)):
+        cost = get(name).cost(shape, BF16, "fwd")
+        moved = count_op(get(name), "torch", shape, BF16).bytes_unique
+        row = types.SimpleNamespace(
+            flops=cost.flops, bytes_ideal=cost.bytes_ideal, bytes_unique=moved
+        )
+        wanted = 1 + 2 * peak.ridge / shape[side]
+        assert names["bound_of"](row, peak) == pytest.approx(wanted, rel=0.01)
 
 
 def test_a_card_whose_ceilings_are_not_recorded_has_no_prediction(shown, tmp_path):

@@ -301,7 +301,7 @@ def told(sources):
         for cell in FUNCTIONS[:3]:
             exec(only(sources[cell], ast.FunctionDef, ast.Assign), names)
         for cell in ("table-count", "table-roof", "table-measured", "roofline", "curves",
-                     "measured", "measured-read", "claims-judged"):  # fmt: skip
+                     "measured", "measured-read", "reached", "claims-judged"):  # fmt: skip
             *rest, last = ast.parse(sources[cell]).body
             exec(compile(ast.Module(rest, []), cell, "exec"), names)
             if isinstance(last, ast.Expr):
@@ -364,7 +364,10 @@ TIMES |= {"fused": 240.0, "fused_hopper": 150.0}
 
 def test_without_records_the_page_says_so(told, tmp_path):
     found = told(records(tmp_path, {}))
-    assert found["table-measured"] == "No card has recorded what DRAM moves here yet."
+    command = "`python -m kernels.lab profile attention` records it."
+    none = "No card has recorded what DRAM moves here yet"
+    assert found["table-measured"] == f"{none}: {command}"
+    assert found["reached"] == "Nothing to say before a card has recorded times."
     assert "No card has recorded a point yet" in found["roofline"]
     assert "No card has recorded what DRAM moves here yet." in found["curves"]
     assert found["measured"] == "No card has recorded attention yet."
@@ -399,6 +402,14 @@ def test_the_page_fills_itself_when_records_come(told, tmp_path):
     assert f"| fused_hopper | sdpa_cudnn | {best} 12 of 12 | {best} 8 of 8 |" in lines
     assert f"| fused_simple | sdpa_flash | {plain} 0 of 12 | {plain} 0 of 8 |" in lines
     assert "3.0 to 3.0 times as fast as `eager` | within 2 to 4" in found["claims-judged"]
+    rows = [line.split("|")[1:-1] for line in found["reached"].splitlines()]
+    shares = {row[0].strip(): [cell.strip() for cell in row[1:]] for row in rows if row}
+    for variant, us in (("fused", 240e-6), ("fused_hopper", 150e-6)):
+        by_depth = [f"{4 * 16 * 16384**2 * d / us / peak:.0%}" for d in (64, 128)]
+        assert shares[variant] == [*by_depth, *["1.00"] * 4]
+    most = 3 * plots.ceilings_of(recordings("ceilings", tmp_path)[0], "bf16").ridge / 64
+    gains = f"N = 2048: 6.0, 8192: 6.0; at most {most:.1f} by its ceilings | 0 of 2 lie above"
+    assert gains in found["claims-judged"]
 
 
 def test_a_card_whose_ceilings_are_not_recorded_has_no_prediction(told, tmp_path):

@@ -1,6 +1,7 @@
 """The kernels that chapter 13 shows are the package's, and its counts are those of its formulas."""
 
 import ast
+import dataclasses
 import functools
 import inspect
 import itertools
@@ -406,7 +407,7 @@ def told(sources):
         names |= {"T": 8192, "K": 4096, "V": 131_072, "N": 8192}
         exec(sources["again-roof"].partition("us = N")[0], names)
         for cell in ("eager-ledger", "again-whole", "traffic-bars", "dram", "measured",
-                     "roofline", "losses-measured"):  # fmt: skip
+                     "roofline", "losses-measured", "losses-split"):  # fmt: skip
             *rest, last = ast.parse(sources[cell]).body
             exec(compile(ast.Module(rest, []), cell, "exec"), names)
             if isinstance(last, ast.Expr):
@@ -448,23 +449,34 @@ def records(folder, times_us, gpu="h100-sxm"):
                 bytes_dram_write=cost.write_bytes,
             )
             rows.append(row)
+            if variant == "liger":
+                rows[-1] = dataclasses.replace(row, timing="host")
         if rows:
-            write_suite(folder / gpu / f"{op.suite}.csv", rows, provenance)
+            timelines = {
+                row.place: LAUNCHES[row.variant] for row in rows if row.variant in LAUNCHES
+            }
+            told = provenance | {"timelines": timelines}
+            write_suite(folder / gpu / f"{op.suite}.csv", rows, told)
     return folder
 
 
 TIMES = {"eager": 900.0, "torch": 400.0, "sdpa_flash": 300.0, "sdpa_cudnn": 200.0}
-TIMES |= {"fused_simple": 330.0, "fused": 240.0}
+TIMES |= {"fused_simple": 330.0, "fused": 240.0, "copy": 5.0, "liger": 500.0}
+LAUNCHES = {
+    "torch": [["nvjet", 0.0, 300.0], ["softmax", 301.0, 100.0]],
+    "fused": [["nvjet", 0.0, 170.0], ["nvjet", 171.0, 170.0], ["cross_entropy_rows", 342.0, 40.0]],
+}
 
 
 def test_without_records_the_page_says_what_makes_them(told, tmp_path):
     found = told(records(tmp_path, {}))
-    assert "`python -m kernels.lab bench attention`" in found["dram"]
+    assert "`python -m kernels.lab profile attention`" in found["dram"]
     assert found["measured"].startswith("No card has recorded the backward of attention yet")
     assert "`python -m kernels.lab bench attention`" in found["measured"]
     assert "\n" not in found["measured"]  # one line for the section
     assert "No card has recorded a point of it yet." in found["roofline"]
     assert "`python -m kernels.lab bench losses`" in found["losses-measured"]
+    assert found["losses-split"] == "No card has recorded a timeline of this loss yet."
 
 
 def test_the_page_fills_itself_when_records_come(told, tmp_path):
@@ -496,7 +508,11 @@ def test_the_page_fills_itself_when_records_come(told, tmp_path):
     losses = found["losses-measured"]
     assert losses.count("Recorded on one") == 3
     assert losses.count("| fused | 240 µs | 1.67 |") == 3
-    assert losses.count("| liger |") == 0
+    assert losses.count("| liger | – | – | 500 µs | – |") == 3
+    assert "copy" not in losses
+    split = [line for line in found["losses-split"].splitlines() if ", fused |" in line]
+    assert len(split) == 3
+    assert all(line.endswith("| 340 µs | 2 | +40 | 40 µs | -60 |") for line in split)
     flops = 6 * 8192 * 4096 * 131_072
     assert f"| *predicted, three products* | {flops / peak * 1e6:,.0f} µs | |" in losses
 

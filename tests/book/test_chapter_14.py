@@ -373,14 +373,18 @@ def test_the_notebook_runs_and_its_counts_are_as_told():
 def told(texts, page):
     """What the page tells of measured times from a folder of records."""
 
-    def run(data_dir):
+    def run(data_dir, wanted="measured"):
         names = dict(vars(page)) | {"old": True}
         names["recordings"] = functools.partial(recordings, data_dir=data_dir)
         names["plots"] = Shown()
         names["plots"].ceilings_of = plots.ceilings_of
-        *rest, last = ast.parse(texts["measured"]).body
-        exec(compile(ast.Module(rest, []), "measured", "exec"), names)
-        return eval(compile(ast.Expression(last.value), "measured", "eval"), names).data
+        for cell in ("measured", "verdict", "waves"):
+            *rest, last = ast.parse(texts[cell]).body
+            exec(compile(ast.Module(rest, []), cell, "exec"), names)
+            found = eval(compile(ast.Expression(last.value), cell, "eval"), names).data
+            if cell == wanted:
+                return found
+        raise LookupError(wanted)
 
     return run
 
@@ -410,15 +414,78 @@ def records(folder, times_us, gpu="h100-sxm"):
         for timing in ("graph", "host")
         for variant, time_us in times_us.items()
     ]
+    shape, timelines = f"8x128x{E}", {}
+    for variant, names in TIMELINES.items():
+        own = [[name, 0.0, float(us)] for us, name in enumerate(names, 10)]
+        timelines[f"encoder_pre:{variant}:{shape}:bf16"] = own
+    provenance["card"] = provenance["card"] | {"multiprocessors": 132}
     if rows:
+        provenance = provenance | {"timelines": timelines}
         write_suite(folder / gpu / "encoder.csv", rows, provenance)
     return folder
+
+
+TIMELINES = {
+    "fused": ("hopper_norm_product", "hopper_attention", "epilogue_persistent",
+              "hopper_norm_product", "hopper_epilogue"),
+    "eager_fastpath": ("layer_norm", "nvjet_sm90_192x128_64", "sdpa", "nvjet_sm90_128x64_64", "add",
+                       "layer_norm", "nvjet_sm90_256x128_64", "nvjet_sm90_128x64_64", "add"),
+}  # fmt: skip
 
 
 def test_without_records_the_page_says_what_makes_them(told, tmp_path):
     found = told(records(tmp_path, {}))
     assert found.startswith("No card has recorded the layer yet: `python -m kernels.lab bench enc")
     assert "\n" not in found
+    assert told(tmp_path, "verdict").startswith("Nothing to say before a card has recorded")
+    assert told(tmp_path, "waves").startswith("No card has recorded timelines with")
+
+
+def test_the_picture_of_waves_shows_what_its_words_say(page, texts):
+    """32 tiles on 132 multiprocessors for 4.1 times as long as the whole card; 128 for 1.03."""
+    names, drawn = dict(vars(page)), {}
+
+    class Axes(Shown):
+        def show(self, draw, caption, alt):
+            for axes in draw().axes:
+                (bar,) = axes.patches
+                drawn[axes.get_title(loc="left") or axes.get_title()] = (
+                    bar.get_width(), bar.get_height()
+                )  # fmt: skip
+
+    names["plots"] = Axes()
+    exec(texts["waves-picture"], names)
+    assert drawn == {
+        "32 tiles of 128×256": (pytest.approx(4.1, abs=0.05), 32),
+        "128 tiles of 128×64": (pytest.approx(1.03, abs=0.01), 128),
+    }
+
+
+def test_the_predictions_are_judged(told, tmp_path):
+    times = {"torch": 300.0, "compile": 150.0, "fused": 200.0, "fused_graphs": 10.0}
+    data = records(tmp_path, times)
+    rows = {
+        row[0]: row[1:] for row in table(told(data, "verdict"), "encoder_pre, NVIDIA H100 80GB")
+    }
+    assert float(rows["8×512×1024"][0]) == pytest.approx(200 / 160, abs=0.06)
+    assert rows["8×512×1024"][1:] == ["compile", "0.75", "–", "–"]
+    assert rows["1×128×1024"][1:] == ["compile", "0.75", "1 at 200 µs", "–"]
+    assert "ahead at 0 of 2 shapes" in told(data, "verdict")
+
+
+def test_products_in_whole_waves(told, tmp_path):
+    """1024 tokens: 32 tiles of 132 multiprocessors take as long as 132."""
+    text = told(records(tmp_path, {"torch": 300.0, "fused": 200.0}), "waves")
+    found = table(text, "8×128×1024: product")
+    assert [row[1] for row in found] == ["96", "32", "128", "32"]
+    assert [row[4] for row in found] == ["10.0 µs", "12.0 µs", "13.0 µs", "14.0 µs"]
+    assert [row[5] for row in found] == ["192×128", "128×64", "256×128", "128×64"]
+    assert [row[6] for row in found] == ["11.0 µs", "13.0 µs", "16.0 µs", "17.0 µs"]
+    peak = plots.ceilings_of(recordings("ceilings", tmp_path)[0], "bf16").compute_flops_per_s
+    for (k, n), row in zip(((E, 3 * E), (E, E), (E, 4 * E), (4 * E, E)), found, strict=True):
+        assert row[2] == f"{2 * 1024 * k * n / peak * 1e6:.1f} µs"
+        assert row[3] == f"{2 * 128 * 256 * k * 132 / peak * 1e6:.1f} µs"  # one wave
+    assert "of 132 multiprocessors" in text
 
 
 def test_the_page_fills_itself_when_records_come(told, tmp_path):

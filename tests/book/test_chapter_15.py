@@ -16,6 +16,7 @@ from kernels.lab import plots
 from kernels.lab.counting import aten
 from kernels.lab.counting.kept import training_step
 from kernels.lab.measuring import step_memory
+from kernels.lab.measuring.shown import recorded
 from kernels.lab.measuring.step_memory import step_memories
 from kernels.lab.records.data import recordings, write_suite
 from kernels.ops.layers.encoder_layer import FusedEncoderLayer
@@ -402,6 +403,9 @@ def test_two_hundred_steps_may_be_compared_so(cells):
 
 # ------------------------------------------------------------------ cells that wait for records
 
+# How many of the cells "measured", "ahead", "kinds" a cell calls functions of.
+BEFORE = {"ahead": 1, "kinds": 2, "dropped": 3, "price-measured": 3}
+
 
 @pytest.fixture
 def shown(cells):
@@ -411,11 +415,15 @@ def shown(cells):
         names = {"B": B, "S": S, "E": E, "steps": {}, "one_by_one": {}, "FLAGS": {}}
         exec(cells["imports"], names)
         names["recordings"] = functools.partial(recordings, data_dir=data_dir)
+        names["recorded"] = functools.partial(recorded, data_dir=data_dir)
         names["step_memories"] = functools.partial(step_memories, data_dir=data_dir)
         peak = types.SimpleNamespace(peak=types.SimpleNamespace(bytes=600e6))
         names["steps"] = {"torch": peak, "fused": peak}
         names |= {"step_of": lambda _: peak, "layer_of": lambda *_, **__: None, "ours": None}
-        names["all_three"] = peak
+        names |= {"all_three": peak, "UNIT": UNIT, "attends": 4 * B * S * S * E}
+        names |= {"H": 16, "BF16": torch.bfloat16}
+        for before in ("measured", "ahead", "kinds")[: BEFORE.get(cell, 0)]:
+            exec(cells[before], names)
         *rest, last = ast.parse(cells[cell]).body
         exec(compile(ast.Module(rest, []), cell, "exec"), names)
         return eval(compile(ast.Expression(last.value), cell, "eval"), names).data
@@ -431,6 +439,10 @@ def test_without_records_the_page_says_what_makes_them(shown, tmp_path):
     assert "`python -m kernels.lab bench encoder`" in text
     text = shown("peaks-measured", tmp_path / "data")
     assert text.startswith("No card has recorded it yet: `python -m kernels.lab memory`")
+    assert shown("ahead", tmp_path / "data").startswith("Nothing to say before a card has")
+    assert shown("kinds", tmp_path / "data").startswith("No card has recorded a timeline")
+    assert shown("dropped", tmp_path / "data").startswith("No card has recorded a timeline")
+    assert shown("price-measured", tmp_path / "data").startswith("No card has recorded a step")
 
 
 def test_the_page_fills_itself_when_records_come(shown, tmp_path):
@@ -450,6 +462,61 @@ def test_the_page_fills_itself_when_records_come(shown, tmp_path):
     assert "encoder_post" not in text
 
 
+TIMELINES = {  # µs by kernel
+    "fused": {"attention_dq": 900.0, "hopper_product": 500.0, "dropped_tile": 100.0},
+    "compile": {
+        "cudnn_sdpa_fprop": 300.0, "cudnn_sdpa_bprop": 400.0, "nvjet": 510.0,
+        "triton_red_fused_sum": 30.0, "triton_gelu": 90.0,
+    },
+    "fused_checkpointed": {
+        "attention_dq": 900.0, "attention_forward": 400.0, "hopper_product": 500.0,
+        "void at::native::reduce_kernel<128>": 60.0, "norm_row": 20.0, "dropped_tile": 200.0,
+        "CatArrayBatchedCopy": 40.0,
+    },
+}  # fmt: skip
+
+
+def test_the_timelines_are_told_by_kind(shown, tmp_path):
+    source = DATA_DIR / "h100-sxm" / "ceilings.json"
+    about = json.loads(source.read_text(encoding="utf-8"))
+    shutil.copytree(source.parent, tmp_path / "h100-sxm")
+    shape, rows, timelines = f"{B}x{S}x{E}", [], {}
+    for variant, launches in {**TIMELINES, "copy": {"copy_words": 1.0}}.items():
+        for timing, us in (("graph", sum(launches.values())), ("host", 5000.0)):
+            times = dict.fromkeys(("time_us_p20", "time_us_p50", "time_us_p95"), us)
+            rows.append(
+                a_row(op="encoder_pre", variant=variant, pass_="train", shape=shape,
+                      dtype="bf16", options="p=0.1", timing=timing, **times)
+            )  # fmt: skip
+        timelines[rows[-1].place] = [[name, 0.0, us] for name, us in launches.items()]
+    write_suite(tmp_path / "h100-sxm" / "encoder.csv", rows, about | {"timelines": timelines})
+    alone = [
+        a_row(op="attention", variant="sdpa_cudnn", pass_=pass_, shape=f"{B}x16x{S}x64",
+              dtype="bf16", time_us_p50=us) for pass_, us in (("fwd", 150.0), ("bwd", 250.0))
+    ]  # fmt: skip
+    write_suite(tmp_path / "h100-sxm" / "attention.csv", alone, about)
+    rows = table(shown("dropped", tmp_path))[2:]
+    assert [row[1:] for row in rows] == [
+        ["300 µs", "150 µs", "400 µs", "250 µs"],
+        ["0 µs", "–", "900 µs", "–"],
+    ]
+    text = shown("ahead", tmp_path)
+    assert "| 8×2048×1024 | compile, 1,330 µs | fused, 5,000 µs | 5,000 µs |" in text
+    assert "ahead of `torch` at 0 of 1 shapes, of `compile` at 0 of 1 shapes." in text
+    text = shown("kinds", tmp_path)
+    assert [row[1:] for row in table(text)[2:]] == [
+        ["700", "900", "1,300"], ["510", "500", "500"], ["30", "0", "60"], ["90", "100", "220"],
+        ["0", "0", "40"],
+    ]  # fmt: skip
+    assert "`fused` beside `compile`: attention +200 µs, all else -30 µs." in text
+    top = plots.ceilings_of(recordings("ceilings", tmp_path)[0], "bf16")
+    rows = {row[1]: row for row in table(shown("price-measured", tmp_path))[2:]}
+    least = 4 * B * S * S * E / top.compute_flops_per_s * 1e6
+    assert rows["o"][2:] == [f"{least:,.0f} µs", "400 µs", f"{400 / least:.1f}"]
+    least = (8 + 2) * UNIT / top.bandwidth_bytes_per_s * 1e6
+    assert rows["a and LN(h)"][2:] == [f"{least:,.0f} µs", "120 µs", f"{120 / least:.1f}"]
+
+
 def test_a_recorded_peak_stands_beside_the_counted(shown, tmp_path):
     peaks = {"torch": 800_000_000, "compile": 700_000_000, "fused": 680_000_000}
     record = {
@@ -460,9 +527,12 @@ def test_a_recorded_peak_stands_beside_the_counted(shown, tmp_path):
     (tmp_path / "card").mkdir()
     (tmp_path / "card" / step_memory.FILE).write_text(json.dumps(record), encoding="utf-8")
     text = shown("peaks-measured", tmp_path)
-    assert "| torch | 600 MB | 800 MB | 100% |" in text
-    assert "| compile | – | 700 MB | 88% |" in text
-    assert "| fused | 600 MB | 680 MB | 85% |" in text
+    assert "| torch | 600 MB | 800 MB | 100% | 200.0 MB |" in text
+    assert "| compile | – | 700 MB | 88% | – |" in text
+    assert "| fused | 600 MB | 680 MB | 85% | 80.0 MB |" in text
+    weight = 2 * E * INNER / 1e6
+    told = f"80.0 to 200.0 MB. The gradient of W2 itself is {weight:.1f} MB; up to "
+    assert told + f"{200 - weight:.1f} MB are left, {(200 - weight) * 1e6 / UNIT:.1f} units" in text
     assert "Recorded on one a card, 2026-12-01." in text
 
 
