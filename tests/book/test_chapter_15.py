@@ -259,7 +259,7 @@ def test_with_pytorchs_products_a_bias_costs_a_launch(cells, monkeypatch):
     x = torch.zeros(1, 8, 16, dtype=torch.bfloat16).requires_grad_()
     names = [[step.name for step in ledger.steps] for ledger in aten.count_training(layer, x)]
     assert [len(one) for one in names] == [10, 24]
-    assert names[1].count("sum") == 4
+    assert names[1].count("column_sums") == 4
     assert "24 in place of 20" in cells["back-read"]
 
 

@@ -229,7 +229,7 @@ def test_a_training_step_is_counted_as_both_ways(registered):
 
 
 def test_descriptors_of_other_sizes_are_the_same_if_their_tiles_are():
-    """A training step of attention, whose launches take descriptors, is extended from small ones."""
+    """A training step of attention takes descriptors; it is extended from small ones."""
     op = registry.get("attention")
     small, large = (Case((1, 2, length, 64), torch.bfloat16) for length in (256, 2048))
     ledgers = [op_ledger.count_case(op, "fused", case, "train") for case in (small, large)]
