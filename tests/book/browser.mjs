@@ -5,11 +5,13 @@
 // selector, value], its answer in `values`. With `shots`, a path's beginning, it takes pictures; with
 // `pdf`, a path, it prints.
 // Each line of standard output is what was seen of one page, or {error}, with the `number` that it
-// was asked by. The browser starts once, every page in a profile of its own. Pages that are asked
+// was asked by. The browser starts once, and pages are opened one after the other in its tabs, each a
+// profile of its own, emptied in between; a page that is acted on has a new one. Pages that are asked
 // together are open together, since a page waits for half of its time. It ends with standard input.
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { createInterface } from "node:readline";
+import { axeFaults } from "./accessible.mjs";
 import { brokenWords, cutFigures, lostOnPaper, paleCaptions, scrolledCode, silentScrolls, smallText } from "./measures.mjs";
 
 const job = JSON.parse(process.argv[2]);
@@ -32,8 +34,8 @@ function overflowing() {
   };
   for (const element of document.body.querySelectorAll("*")) {
     const box = element.getBoundingClientRect();
-    const seen = box.width > 1 && box.height > 1 && element.checkVisibility({ opacityProperty: true, visibilityProperty: true });
-    if (seen && box.right > width + 1 && box.left < width && !held(element)) {
+    const out = box.right > width + 1 && box.left < width && box.width > 1 && box.height > 1;
+    if (out && element.checkVisibility({ opacityProperty: true, visibilityProperty: true }) && !held(element)) {
       told.push(`${element.tagName.toLowerCase()}.${[...element.classList].join(".")} ends at ${Math.round(box.right)} px`);
     }
   }
@@ -50,58 +52,6 @@ function rawMaths() {
     if (left && !node.parentElement.closest("pre, code, script, style, mjx-container, svg")) told.push(node.data.trim());
   }
   return told;
-}
-
-// Runs in the page: mark what of the article looks like an element before it, so that its contrast
-// is the same. Code and tables have thousands of words in a dozen pairs of colours, and axe takes
-// most of its time for their contrast. Of a single letter it never tells; what stands for others is
-// longer and in full view, so that axe can't be unsure of it.
-function markRepeatedLooks() {
-  const article = document.querySelector(".bd-article");
-  const edge = article?.getBoundingClientRect().right;
-  const seen = new Set();
-  const grounds = new Map([[null, ""]]);
-  const ground = (element) => {
-    if (!grounds.has(element)) {
-      const { backgroundColor, backgroundImage, opacity, filter, position, transform } = getComputedStyle(element);
-      const own = [backgroundColor, backgroundImage, opacity, filter, position, transform].join();
-      grounds.set(element, `${ground(element.parentElement)};${own}`);
-    }
-    return grounds.get(element);
-  };
-  for (const element of article?.querySelectorAll("*") ?? []) {
-    const text = [...element.childNodes].map((node) => (node.nodeType === Node.TEXT_NODE ? node.data.trim() : "")).join("");
-    if (!text) continue;
-    const { color, fontSize, fontWeight, textShadow, visibility } = getComputedStyle(element);
-    const look = [color, fontSize, fontWeight, textShadow, visibility, ground(element)].join();
-    const box = element.getBoundingClientRect();
-    if (text.length === 1 || seen.has(look)) element.dataset.looksLikeAnother = "";
-    else if (box.width > 1 && box.height > 1 && box.left >= 0 && box.right <= edge) seen.add(look);
-  }
-}
-
-// Runs in the page. At another width than the first, other drawers and bars are seen, and the same
-// article: it is taken out for as long as axe runs.
-async function runAxe({ options, first }) {
-  const article = first ? null : document.querySelector(".bd-article");
-  const place = document.createComment("");
-  article?.replaceWith(place);
-  window.axe.configure({ rules: [{ id: "color-contrast", selector: ":not([data-looks-like-another])" }] });
-  const { violations } = await window.axe.run(document, options);
-  if (article) place.replaceWith(article);
-  return violations;
-}
-
-async function axeFaults(page, theme, first) {
-  await page.evaluate(axeSource);
-  if (first) await page.evaluate(markRepeatedLooks);
-  // A theme changes colours alone: in the dark one, only they are looked at, in half the time.
-  const runOnly = theme === "dark" ? ["color-contrast"] : undefined;
-  const options = { resultTypes: ["violations"], preload: false, ...(runOnly && { runOnly }) };
-  const violations = await page.evaluate(runAxe, { options, first });
-  return violations
-    .filter(({ impact }) => impact === "serious" || impact === "critical")
-    .flatMap(({ id, nodes }) => nodes.map((node) => ({ id, target: node.target.join(" "), html: node.html.slice(0, 200), why: node.failureSummary })));
 }
 
 // Runs in the page, until no picture changed its size from one frame to the next: explorers draw
@@ -131,10 +81,10 @@ async function unreadable(page, width) {
 
 // What paper loses of a page, and whether the page is afterwards as it was. `A4` less its margins.
 async function onPaper(page, theme) {
-  await page.setViewportSize({ width: 688, height: 900 });
   await page.emulateMedia({ media: "print" });
+  await page.setViewportSize({ width: 688, height: 900 });
   const event = (name) => page.evaluate((told) => dispatchEvent(new Event(told)), name);
-  const folds = () => page.locator(".bd-article details[open]").count();
+  const folds = () => page.evaluate(() => document.querySelectorAll(".bd-article details[open]").length);
   const before = await folds();
   await event("beforeprint");
   const lost = await page.evaluate(lostOnPaper);
@@ -145,20 +95,10 @@ async function onPaper(page, theme) {
   return lost;
 }
 
-async function look(context, { url, theme, widths, axe = [], actions = [], shots, pdf }) {
-  const page = await context.newPage();
+async function look({ page, told }, { url, theme, widths, axe = [], actions = [], shots, pdf }) {
   const report = { url, theme, console: [], foreign: [], failed: [], overflow: {}, unreadable: {}, axe: {}, values: [] };
-  page.on("console", (message) => {
-    if (["error", "warning"].includes(message.type())) report.console.push(`${message.type()}: ${message.text()}`);
-  });
-  page.on("pageerror", (error) => report.console.push(`exception: ${error.message}`));
-  page.on("requestfailed", (request) => report.failed.push(request.url()));
-  page.on("response", (response) => { if (response.status() >= 400) report.failed.push(`${response.status()} ${response.url()}`); });
-  // A request to another host is told, and goes no further.
-  await context.route(/^(?!file:|data:|blob:|http:\/\/(localhost|127\.0\.0\.1)[:/])/, (route) => {
-    report.foreign.push(route.request().url());
-    return route.abort();
-  });
+  told.report = report;
+  await page.setViewportSize({ width: widths[0], height: 900 });
   await page.goto(url, { waitUntil: "load" });
   await page.evaluate(() => window.MathJax?.startup?.promise);
   await page.waitForLoadState("networkidle");
@@ -168,11 +108,12 @@ async function look(context, { url, theme, widths, axe = [], actions = [], shots
     await page.evaluate(settled);
     report.overflow[width] = await page.evaluate(overflowing);
     report.unreadable[width] = await unreadable(page, width);
-    if (axe.includes(width)) report.axe[width] = await axeFaults(page, theme, width === axe[0]);
+    if (axe.includes(width)) report.axe[width] = await axeFaults(page, axeSource, theme, width === axe[0]);
     if (shots) await page.screenshot({ path: `${shots}-${theme}-${width}.png`, fullPage: true });
   }
-  report.maths = await page.locator("mjx-container").count();
-  report.math_elements = await page.locator(".math").count();
+  const count = (selector) => page.evaluate((told) => document.querySelectorAll(told).length, selector);
+  report.maths = await count("mjx-container");
+  report.math_elements = await count(".math");
   report.raw_maths = await page.evaluate(rawMaths);
   for (const [kind, selector, value] of actions) {
     const element = page.locator(selector).first();
@@ -193,11 +134,50 @@ const browser = await chromium.launch({
   executablePath: job.chromium,
   args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"],
 });
+
+// A tab in a profile of its own, in which pages are opened one after the other. What is seen of a
+// page goes into `told.report`.
+async function newTab(theme) {
+  const context = await browser.newContext({ colorScheme: theme });
+  const page = await context.newPage();
+  const told = { report: null };
+  page.on("console", (message) => {
+    if (["error", "warning"].includes(message.type())) told.report.console.push(`${message.type()}: ${message.text()}`);
+  });
+  page.on("pageerror", (error) => told.report.console.push(`exception: ${error.message}`));
+  page.on("requestfailed", (request) => told.report.failed.push(request.url()));
+  page.on("response", (response) => { if (response.status() >= 400) told.report.failed.push(`${response.status()} ${response.url()}`); });
+  // A request to another host is told, and goes no further.
+  await context.route(/^(?!file:|data:|blob:|http:\/\/(localhost|127\.0\.0\.1)[:/])/, (route) => {
+    told.report.foreign.push(route.request().url());
+    return route.abort();
+  });
+  return { context, page, told, theme };
+}
+
+// Leave a tab as a new one is: nothing stored, nothing shown.
+async function cleared(tab) {
+  await tab.page.evaluate(() => { localStorage.clear(); sessionStorage.clear(); });
+  await tab.context.clearCookies();
+  await tab.page.goto("about:blank");
+}
+
+// Tabs that wait for a page, by theme. A process that shows the next page has compiled the scripts
+// that both load; a new one takes a second. A page that was touched is no page to follow: the mouse
+// stays where it was.
+const free = { light: [], dark: [] };
+
 async function answer(asked) {
-  const viewport = { width: asked.widths[0], height: 900 };
-  const context = await browser.newContext({ colorScheme: asked.theme, viewport });
-  const seen = await look(context, asked).catch((error) => ({ error: error.stack }));
-  await context.close();
+  const tab = (!asked.actions && free[asked.theme].pop()) || (await newTab(asked.theme));
+  let seen;
+  try {
+    seen = await look(tab, asked);
+    if (!asked.actions) await cleared(tab);
+  } catch (error) {
+    seen = { error: error.stack };
+  }
+  if (seen.error || asked.actions) await tab.context.close();
+  else free[asked.theme].push(tab);
   console.log(JSON.stringify({ ...seen, number: asked.number }));
 }
 
