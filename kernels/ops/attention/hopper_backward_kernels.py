@@ -130,16 +130,17 @@ def produce_queries(
 @gluon.jit
 def transposed_weights(scores, lse, places, key, query, scale, MASK: ttgl.constexpr):
     # Of 64 keys by a tile of queries, that see the keys up to their own place; `key` and `query`
-    # are the first ones', the key's less the diagonal's shift. With `places` the numbers of
-    # the queries come from shared memory: those of `arange` would be kept in registers.
+    # are the first ones', the key's less the diagonal's shift. With `places`, 0 to 63, the numbers
+    # come from shared memory: those of `arange` would be kept in registers, and one would spill.
     if MASK:
         layout: ttgl.constexpr = scores.type.layout
-        keys = key + ttgl.arange(0, ROWS, layout=ttgl.SliceLayout(1, layout))
         of_queries: ttgl.constexpr = ttgl.SliceLayout(0, layout)
+        of_keys: ttgl.constexpr = ttgl.SliceLayout(1, layout)
         if places is None:
+            keys = key + ttgl.arange(0, ROWS, layout=of_keys)
             queries = query + ttgl.arange(0, scores.shape[1], layout=of_queries)
         else:
-            queries = query + places.load(of_queries)
+            keys, queries = key + places.load(of_keys), query + places.load(of_queries)
         seen = ttgl.expand_dims(queries, 0) >= ttgl.expand_dims(keys, 1)
         scores = ttgl.where(seen, scores, MASKED)
     p = ttgl.exp2(scores * scale - ttgl.expand_dims(lse, 0))
@@ -334,6 +335,7 @@ def hopper_dkdv(
     do_stages = ttgl.allocate_shared_memory(dtype, [STAGES, 1, 1, BLOCK, D], do_desc.layout)
     lse_stages = ttgl.allocate_shared_memory(ttgl.float32, [STAGES, BLOCK], lse_desc.layout)
     delta_stages = ttgl.allocate_shared_memory(ttgl.float32, [STAGES, BLOCK], delta_desc.layout)
+    ttgl.static_assert(AHEAD or BLOCK == ROWS, "places number keys and queries alike")
     flat: ttgl.constexpr = ttgl.SwizzledSharedLayout(1, 1, 1, [0])
     places = ttgl.allocate_shared_memory(ttgl.int32, [BLOCK], flat)
     places.store(ttgl.arange(0, BLOCK, layout=ttgl.BlockedLayout([1], [32], [4], [0])))
