@@ -164,8 +164,21 @@ def _commands(recorded: Sequence[tuple[str, int, dict[str, Any]]]) -> str:
     for path, _, told in recorded:
         lines.append(f"- {'/'.join(path.split('/')[-2:])}: `{told['command']}`")
         problems = [*told["problems"], *told.get("profile", {}).get("problems", [])]
-        lines += [f"  - It told of a problem: {problem}" for problem in problems]
+        lines += [f"  - It told of a problem: {problem}" for problem in _alike(problems)]
     return "\n".join(lines) + "\n"
+
+
+def _alike(problems: Iterable[str]) -> list[str]:
+    """Problems in their order, those that say the same of several cells as one."""
+    cells: dict[str, list[str]] = {}
+    for problem in problems:
+        cell, _, said = problem.partition(": ")
+        cells.setdefault(said, []).append(cell)
+    told = []
+    for said, of in cells.items():
+        more = f", and {len(of) - 1} more like it" if len(of) > 1 else ""
+        told.append(f"{of[0]}{more}" + (f": {said}" if said else ""))
+    return told
 
 
 def page(root: Path, status: Mapping[str, dict[str, Any]], notebooks: Sequence[Path]) -> str:

@@ -178,3 +178,12 @@ def test_the_build_writes_it_and_its_buttons_lead_somewhere(
     write_status(root, 12.5)
     assert builds()
     assert not builds()
+
+
+def test_problems_that_say_the_same_are_told_once():
+    problems = ["a bf16: OutOfMemoryError: full.", "cut", "b bf16: OutOfMemoryError: full."]
+    assert status._alike([*problems, "c: ValueError: no."]) == [
+        "a bf16, and 1 more like it: OutOfMemoryError: full.",
+        "cut",
+        "c: ValueError: no.",
+    ]

@@ -357,3 +357,18 @@ def test_a_request_that_cannot_be_served_is_one_sentence(arguments, sentence, ca
         code = error.code
     assert code == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_what_is_kept_is_compiled_once_and_what_spills_is_never_kept(monkeypatch, tmp_path):
+    monkeypatch.setattr(aot, "SOUND", tmp_path / "sound.txt")
+    one_dtype = dataclasses.replace(LAYERNORM, dtypes=(torch.float32,), shapes=((4, 64),))
+    sound = dataclasses.replace(one_dtype, variants={"fused": FORWARD})
+    wanted = aot.jobs(sound, (90,)) + aot.jobs(with_variant(spilling, torch.float32), (90,))
+    built = aot.keep_sound(wanted)
+    assert [one.fault is None for one in built] == [True] * (len(wanted) - 1) + [False]
+    kept = aot.known_sound()
+    assert kept == {aot.digest(job) for job in wanted[:-1]}
+    assert [one.kernel for one in aot.keep_sound(wanted)] == ["square_by_one_warp"]
+    assert aot.known_sound() == kept
+    assert aot.keep_sound(wanted[:1]) == []  # what is no longer launched is forgotten
+    assert aot.known_sound() == {aot.digest(wanted[0])}

@@ -553,3 +553,15 @@ def test_an_output_folder_that_cannot_be_made(a_gpu, tmp_path):
 def test_the_command_holds_no_path_of_the_machine(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["x", "bench", "norms", "--out", str(ROOT / "_build" / "gpu")])
     assert provenance.command() == "python -m kernels.lab bench norms --out _build/gpu"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("CUDA out of memory. Tried to allocate 16.00 GiB. GPU 0", "CUDA out of memory."),
+        ("x has 1.5 times e.g. too many\nand more", "x has 1.5 times e.g. too many"),
+        ("", ""),
+    ],
+)
+def test_an_error_is_told_by_its_first_sentence(text, told):
+    assert cell_bench.first_line(ValueError(text)) == f"ValueError{': ' * bool(told)}{told}"

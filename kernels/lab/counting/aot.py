@@ -245,12 +245,22 @@ def known_sound() -> frozenset[str]:
     return frozenset(line for line in lines if not line.startswith("#"))
 
 
-def keep_sound(found: Iterable[tuple[Job, Built]]) -> int:
-    """Write the digests of what compiled without a fault, and nothing else; return how many."""
-    digests = sorted({digest(job) for job, built in found if built.fault is None})
+def keep_sound(wanted: Sequence[Job]) -> list[Built]:
+    """Write the digests of what compiles without a fault, and nothing else; return what was new.
+
+    What is known to be sound already is not compiled again.
+    """
+    told, known = [digest(job) for job in wanted], known_sound()
+    new = [(job, one) for job, one in zip(wanted, told, strict=True) if one not in known]
+    built = _built([job for job, _ in new])
+    faulty = {one for (_, one), made in zip(new, built, strict=True) if made.fault is not None}
+    _write_sound(set(told) - faulty)
+    return built
+
+
+def _write_sound(digests: Iterable[str]) -> None:
     head = "# Launches that compile without a spill: python -m kernels.lab aot --keep\n"
-    SOUND.write_text(head + "\n".join(digests) + "\n", encoding="utf-8")
-    return len(digests)
+    SOUND.write_text(head + "\n".join(sorted(digests)) + "\n", encoding="utf-8")
 
 
 def build_new(op: Op, capabilities: Sequence[int] = TARGETS) -> list[Built]:
@@ -309,12 +319,11 @@ def run(op_name: str | None, keep: bool = False) -> int:
     if keep and op_name is not None:
         raise RefusalError("--keep writes down all operations; name none")
     if keep:
-        wanted = [job for op in ops for job in jobs(op, TARGETS)]
-        rows = _built(wanted)
-        print(f"{keep_sound(zip(wanted, rows, strict=True))} binaries known to be sound in {SOUND}")
+        rows = keep_sound([job for op in ops for job in jobs(op, TARGETS)])
+        print(f"{len(known_sound())} binaries known to be sound in {SOUND}, {len(rows)} of them new")
     else:
         rows = [built for op in ops for built in build(op)]
-    if not rows:
+    if not rows and not keep:
         raise RefusalError(
             f"{op_name or 'the registry'} has no variant in Triton or CUDA C++ to compile"
         )

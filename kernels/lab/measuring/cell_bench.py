@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -32,7 +33,10 @@ def say(text: str) -> None:
 def first_line(error: BaseException) -> str:
     """Return an error as one line: its type and its first sentence."""
     text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+    if not text:
+        return type(error).__name__
+    sentence = re.split(r"(?<=[a-z)][.!?])\s(?=[A-Z])", text[0], maxsplit=1)[0]
+    return f"{type(error).__name__}: {sentence}"
 
 
 def unsupported(dtype: torch.dtype) -> str | None:
