@@ -320,7 +320,7 @@ def run(op_name: str | None, keep: bool = False) -> int:
         raise RefusalError("--keep writes down all operations; name none")
     if keep:
         rows = keep_sound([job for op in ops for job in jobs(op, TARGETS)])
-        print(f"{len(known_sound())} binaries known to be sound in {SOUND}, {len(rows)} of them new")
+        print(f"{len(known_sound())} binaries known to be sound, {len(rows)} new, in {SOUND}")
     else:
         rows = [built for op in ops for built in build(op)]
     if not rows and not keep:
