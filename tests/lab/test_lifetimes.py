@@ -149,8 +149,10 @@ def test_the_page_answers(flows, tmp_path):
     seen.push(at("input").getAttribute("aria-valuetext"));
     seen.push(root.querySelectorAll("svg .held").length);
     root.style.width = "600px";
-    await new Promise((done) => setTimeout(done, 200));
-    seen.push(Number(at("svg").getAttribute("width")) > 400);
+    const wide = () => Number(at("svg").getAttribute("width")) > 400;
+    for (let frame = 0; frame < 100 && !wide(); frame += 1)  // it is drawn anew in some frame
+      await new Promise((done) => requestAnimationFrame(() => setTimeout(done, 10)));
+    seen.push(wide());
     """
     widget = lifetimes_explorer(flows)
     state = json.dumps({name: getattr(widget, name) for name in TRAITS})
