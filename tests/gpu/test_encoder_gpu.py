@@ -4,6 +4,7 @@ Timings are the suite's. Here stand its numbers, its launches, its memory.
 """
 
 import copy
+import gc
 
 import pytest
 import torch
@@ -133,6 +134,13 @@ def test_a_thousand_replays_with_other_inputs_and_masks(norm_first):
     assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
     with torch.cuda.stream(torch.cuda.Stream()), pytest.raises(RuntimeError, match="another str"):
         ready(x, **told)
+    y = ready(x, **told)
+    kept = y.clone()
+    del ready  # and with it the graphs: what y shows must stay
+    gc.collect()
+    torch.cuda.empty_cache()
+    _ = torch.full((64 << 20,), 7, dtype=torch.uint8, device="cuda")
+    assert torch.equal(y, kept)
 
 
 @pytest.mark.proves(

@@ -36,10 +36,14 @@ class _Prepared:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a graph leaves a tensor, by the CUDA array interface: a view of it owns no memory."""
+    """Where a graph leaves a tensor, by the CUDA array interface: a view of it owns no memory.
+
+    `held` lives as long as such a view: the graph, and the pool that its memory is from.
+    """
 
     address: int
     n_bytes: int
+    held: tuple[Any, ...]
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -52,13 +56,14 @@ class _Place:
         }
 
 
-def _left_in_place(y: Tensor) -> Tensor:
+def _left_in_place(y: Tensor, *held: Any) -> Tensor:
     """A tensor where y is, which does not keep y's memory from the next capture."""
     if y.numel() == 0:
         return y
     last = sum((size - 1) * stride for size, stride in zip(y.shape, y.stride(), strict=True))
-    place = torch.as_tensor(_Place(y.data_ptr(), (last + 1) * y.element_size()), device=y.device)
-    return place.view(y.dtype).as_strided(y.shape, y.stride())
+    place = _Place(y.data_ptr(), (last + 1) * y.element_size(), held)
+    found = torch.as_tensor(place, device=y.device)
+    return found.view(y.dtype).as_strided(y.shape, y.stride())
 
 
 class ReplayedEncoder:
@@ -181,7 +186,7 @@ class ReplayedEncoder:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool.id, stream=self._side):
             y = self._called(ready)
-        ready.y = _left_in_place(y)
+        ready.y = _left_in_place(y, self._pool, graph)
         ready.graph = graph
 
     def _refuse_other_streams(self, device: torch.device) -> None:
