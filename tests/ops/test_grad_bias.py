@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from kernels.lab.counting import traffic
-from kernels.launch import interpreting
+from kernels.lab.counting.aot import TARGETS
+from kernels.launch import assume_capability, interpreting, recording
 from kernels.ops.products.bias import LEAST_ROWS, MOST_AT_ONCE, MOST_PARTS, grad_bias, parts_of
 from kernels.ops.products.moves import grad_bias_moves
 from kernels.ops.products.operators import gradients
@@ -57,3 +58,13 @@ def test_the_way_back_by_pytorchs_products_takes_it():
     torch.nn.functional.linear(*leaves).backward(dy)
     for one, leaf in zip(told, leaves, strict=True):
         assert torch.allclose(one, leaf.grad, atol=1e-4)
+
+
+@pytest.mark.parametrize("card", TARGETS)
+def test_it_compiles_for_every_card_without_a_spill(card):
+    """No registered operation launches it where there is no GPU."""
+    with assume_capability(card), recording() as launches:
+        grad_bias(torch.empty(4096, 1000, dtype=torch.float16))
+    assert [launch.name for launch in launches.seen] == ["column_sums", "column_sums"]
+    for launch in launches.seen:
+        assert launch.specialize(card).compile().stack_bytes == 0
