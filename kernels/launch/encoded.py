@@ -34,6 +34,11 @@ def beneath(launch: Any) -> tuple[Callable[..., Any], Mapping[int, Any]] | None:
     return held["launcher"], dict(zip(places, metas, strict=True))
 
 
+def encoded(descriptor: Any, meta: Any) -> tuple[Any, ...]:
+    """What a launcher takes for a descriptor, `meta` what its kernel knows of it."""
+    return tuple(driver.make_tensordesc_arg(descriptor, meta))
+
+
 class Encoded(dict[int, tuple[Any, ...]]):
     """What a launcher takes for a descriptor, by the address of its base.
 
@@ -47,5 +52,5 @@ class Encoded(dict[int, tuple[Any, ...]]):
     def __missing__(self, address: int) -> tuple[Any, ...]:
         if len(self) >= MOST_ADDRESSES:
             self.clear()
-        found = self[address] = tuple(driver.make_tensordesc_arg(self.at(address), self.meta))
+        found = self[address] = encoded(self.at(address), self.meta)
         return found

@@ -24,7 +24,7 @@ from triton.backends.nvidia import driver
 from triton.compiler import CompiledKernel
 
 from kernels.launch import launches
-from kernels.launch.encoded import Encoded, beneath
+from kernels.launch.encoded import Encoded, beneath, encoded
 from kernels.launch.settled import settle
 from kernels.launch.tape import Source, Tape, Taped, is_descriptor
 
@@ -282,6 +282,10 @@ class Plan:
                     base = base if how == "plain" else f"At({base})"
                     base = f"described({name}, {base})"
                 values.append(base)
+            elif is_descriptor(value) and place in metas:
+                # A table's, which no call gives another base: encoded now, and kept with its table.
+                names[name], names[f"{name}_of"] = encoded(value, metas[place]), value
+                values.append(f"*{name}")
             else:
                 values.append(self._constant(value, name))
         listed, grid = ", ".join(values), ", ".join(map(str, taped.grid))

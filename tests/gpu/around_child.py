@@ -24,10 +24,10 @@ LAUNCHED = [
     ("linear_swiglu", (1000, 1056, 3000, 2)),
     ("qkv", (8, 512, 1024, 3, 16, 64)),
     ("layernorm_linear", (4096, 1024, 3072)),
-    ("layernorm_linear", (1000, 1088, 6000)),
+    ("layernorm_linear", (2000, 1088, 6000)),
     ("rmsnorm_linear", (4096, 1024, 3072)),
     ("layernorm_linear_gelu", (4096, 1024, 3072)),
-    ("layernorm_linear_gelu", (1000, 1088, 6000)),
+    ("layernorm_linear_gelu", (2000, 1088, 6000)),
 ]
 
 

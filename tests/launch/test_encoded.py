@@ -58,9 +58,8 @@ def test_each_address_is_encoded_once_and_as_triton_encodes_it(encodings):
         assert len(by_address) <= encoded.MOST_ADDRESSES
 
 
-def test_a_record_hands_them_over_by_address(encodings):
-    """The text of a launch, run: two addresses, three calls, two encodings."""
-    one = descriptor()
+def recorded(values, sources):
+    """The text of a launch of such values in a record, the names it uses, and the record."""
     run = SimpleNamespace(
         launch=driver.wrap_handle_tensordesc(lambda *args: list(args[13:]), SIGNATURE, [META]),
         launch_cooperative_grid=False,
@@ -68,15 +67,31 @@ def test_a_record_hands_them_over_by_address(encodings):
     )
     taped = SimpleNamespace(
         compiled=SimpleNamespace(run=run, function=7, packed_metadata=8),
-        sources=[(0, Source(1)), (1, Source(0, 128))],
-        values=(torch.zeros(1), one, 5),
+        sources=sources,
+        values=values,
         grid=(4, 1, 1),
     )
     record = object.__new__(plan.Plan)
-    record.ways, record.device = ["c"], torch.device("cuda", 0)
+    record.ways, record.device, record._names = ["c"], torch.device("cuda", 0), {}
     names = {"stream": lambda index: index}
     text = record._launch(0, taped, names)
+    return text, names | record._names
+
+
+def test_a_record_hands_them_over_by_address(encodings):
+    """The text of a launch, run: two addresses, three calls, two encodings."""
+    text, names = recorded((torch.zeros(1), descriptor(), 5), [(0, Source(1)), (1, Source(0, 128))])
     for p0 in (1024, 2048, 1024):
         given = eval(text, names | {"p0": p0, "p1": 16})
         assert given == [16, ("map", p0 + 128, 3), 32, 64, 64, 1, 5]
     assert encodings == [1024 + 128, 2048 + 128]
+
+
+def test_a_tables_is_encoded_with_the_record_and_never_again(encodings):
+    table = descriptor()
+    text, names = recorded((torch.zeros(1), table, 5), [(0, Source(0))])
+    address = table.base.data_ptr()
+    for _ in range(2):
+        assert eval(text, names | {"p0": 16}) == [16, ("map", address, 3), 32, 64, 64, 1, 5]
+    assert encodings == [address]
+    assert any(value is table for value in names.values())  # so that its address stays its own
