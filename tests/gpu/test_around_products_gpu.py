@@ -1,16 +1,11 @@
 """What fuses around a product by hand for Hopper moves the bytes of its formula, on a card."""
 
-import os
-import subprocess
-
 import pytest
 import torch
 
-from kernels.lab.profiling import profile
-from kernels.lab.profiling.ncu import METRICS, parse_csv
-from kernels.paths import ROOT
 from kernels.registry import Case, get
 from tests.gpu.around_child import LAUNCHED
+from tests.gpu.profiled import kernels_of
 
 HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
 pytestmark = [
@@ -41,23 +36,9 @@ def stored(written, row):
 @pytest.fixture(scope="module")
 def profiled(tmp_path_factory):
     """What Nsight Compute saw of each of LAUNCHED."""
-    if profile.find_ncu() is None:
-        pytest.skip("needs Nsight Compute (ncu)")
     folder = tmp_path_factory.mktemp("around")
-    log, done = folder / "ncu.csv", folder / "done.json"
-    command = profile.ncu_command(
-        profile.find_ncu(), "requested", log, done, "tests.gpu.around_child"
-    )
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
-    ended = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500, check=False
-    )
-    output = ended.stdout + ended.stderr
-    if "ERR_NVGPUCTRPERM" in output:
-        pytest.skip("this user may not read the GPU's counters")
-    assert ended.returncode == 0, output
-    kernels = parse_csv(log.read_text(encoding="utf-8"), METRICS["requested"])
-    assert len(kernels) == len(LAUNCHED)  # one launch each, the weights folded before
+    # One launch each, the weights folded before.
+    kernels = kernels_of(folder, "tests.gpu.around_child", "requested", len(LAUNCHED))
     return dict(zip(LAUNCHED, kernels, strict=True))
 
 

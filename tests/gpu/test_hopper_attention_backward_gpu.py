@@ -7,6 +7,8 @@ from kernels.ops.attention.attention import reference
 from kernels.ops.attention.backward import backward
 from kernels.ops.attention.formula import Given
 from kernels.ops.attention.forward import forward
+from kernels.philox import kept_elements
+from kernels.philox import scale as drop_scale
 
 if torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0):
     from kernels.ops.attention import hopper_backward
@@ -66,3 +68,64 @@ def test_against_float64(b, h, hk, sq, sk, d, causal):
             assert (one - exact).norm() <= bound + 1e-3
         for one, again in zip(found, launched(given, out, lse, d_out, d_lse), strict=True):
             assert torch.equal(one, again)
+
+
+def dropped(q, k, v, causal, p, seed_offset):
+    """Attention in q's dtype with the mask of `kernels.philox`, in PyTorch's operators."""
+    (b, h, sq, d), (hk, sk) = q.shape, k.shape[1:3]
+    k, v = (one.repeat_interleave(h // hk, 1) for one in (k, v))
+    scores = q @ k.transpose(-1, -2) * d**-0.5
+    if causal:
+        rows, keys = (torch.arange(n, device=q.device) for n in (sq, sk))
+        scores = scores.masked_fill(keys > rows[:, None] + sk - sq, -torch.inf)
+    weights = torch.softmax(scores, -1).nan_to_num(0.0)
+    stays = kept_elements((b, h, sq, -(-sk // 8) * 8), p, seed_offset)[..., :sk]
+    return (weights * stays * drop_scale(p)) @ v
+
+
+@pytest.mark.proves(
+    "kernels.ops.attention.hopper",
+    "kernels.ops.attention.hopper_kernels",
+    "kernels.ops.attention.hopper_dropout",
+    "kernels.ops.attention.hopper_backward",
+    "kernels.ops.attention.hopper_backward_kernels",
+    "kernels.ops.attention.hopper_dq_kernels",
+    "kernels.ops.attention.dropped_bits_kernels",
+)
+@pytest.mark.parametrize("p", [0.1, 0.5])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("b", "h", "hk", "sq", "sk"), [*SHAPES[:6], (2, 4, 2, 512, 512), (2, 3, 3, 77, 1000)]
+)
+def test_dropout_against_float64(b, h, hk, sq, sk, causal, p, monkeypatch):
+    """The mask of `kernels.philox` forward and back, whole or some heads at a time."""
+    g = torch.Generator("cuda").manual_seed(sq + sk)
+    seed_offset = torch.tensor([2**40 + 17, 3], dtype=torch.int64, device="cuda")
+    for dtype in (torch.bfloat16, torch.float16):
+        q, k, v, d_out = (
+            torch.randn(size, device="cuda", generator=g).to(dtype)
+            for size in ((b, h, sq, 64), (b, hk, sk, 64), (b, hk, sk, 64), (b, h, sq, 64))
+        )
+        given = Given(
+            *(q, k, v), causal=causal, scale=0.125, dropout_p=p, seed_offset=seed_offset,
+            want_lse=True, by_hand=True,
+        )  # fmt: skip
+        plain = given._replace(by_hand=False)
+        out, lse = forward(*given)
+        in_triton, lse_in_triton = forward(*plain)
+        torch.testing.assert_close(lse, lse_in_triton, rtol=1e-5, atol=1e-5)
+        wide = [one.double().requires_grad_() for one in (q, k, v)]
+        exact = dropped(*wide, causal, p, seed_offset)
+        truth = (exact.detach(), *torch.autograd.grad(exact, wide, d_out.double()))
+        told = (given, out, lse, d_out, None, False)
+        found = (out, *backward(*told)[:3])
+        other = (in_triton, *backward(plain, *told[1:])[:3])
+        unit = torch.finfo(dtype).eps / 2
+        for one, another, right in zip(found, other, truth, strict=True):
+            bound = max(2 * (another - right).norm(), unit * right.norm())
+            assert (one - right).norm() <= bound + 1e-3
+        assert torch.equal(out, forward(*given)[0])
+        monkeypatch.setattr(hopper_backward, "MOST_BITS", 1)  # a key head at a time
+        for one, again in zip(found[1:], backward(*told)[:3], strict=True):
+            assert torch.equal(one, again)
+        monkeypatch.undo()

@@ -8,9 +8,15 @@ from kernels.launch.gluon import is_gluon
 from kernels.ops.attention import backward_configurations
 from kernels.ops.attention.backward import backward
 from kernels.ops.attention.backward_configurations import HOPPER_ROWS
+from kernels.ops.attention.dropped_bits_kernels import attention_dropped_bits
 from kernels.ops.attention.formula import Given
+from kernels.ops.attention.forward import forward
+from kernels.philox import keeps, threshold
 from kernels.registry import DTYPES
 
+if gluon.no_gluon() is None:
+    from kernels.ops.attention import hopper_backward
+    from kernels.ops.attention.hopper_backward import BITS_ROWS, BITS_WORDS
 pytestmark = pytest.mark.skipif(gluon.no_gluon() is not None, reason="no Gluon for Hopper")
 
 
@@ -40,6 +46,62 @@ def test_it_compiles_and_its_products_overlap(taken, d, causal):
         assert compiled.stack_bytes == 0
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_with_dropout_it_compiles_without_spills_and_its_products_overlap(taken, causal):
+    q, k = (torch.empty(2, 4, n, 64, dtype=DTYPES["bf16"]) for n in (500, 300))
+    seed = torch.zeros(2, dtype=torch.int64)
+    given = Given(q, k, k, causal=causal, by_hand=True, dropout_p=0.1, seed_offset=seed)
+    launches = recorded(given)
+    names = ["attention_rows", "attention_dropped_bits", "hopper_dkdv", "hopper_dq"]
+    assert [one.name for one in launches] == names
+    for launch in launches:
+        compiled = launch.specialize(90).compile()
+        assert compiled.stack_bytes == 0
+        assert not compiled.serialized
+    with recording() as launches:
+        forward(*given._replace(want_lse=True))
+    (launch,) = launches
+    compiled = launch.specialize(90).compile()
+    assert compiled.matrix_instruction == "wgmma.mma_async"
+    assert compiled.stack_bytes == 0
+    assert not compiled.serialized
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("heads", "first", "n_queries", "n_keys"), [(3, 0, 40, 77), (2, 5, 129, 64)]
+)
+def test_bits_say_what_the_mask_drops(heads, first, n_queries, n_keys, causal):
+    padded, keys_8 = -(-n_queries // HOPPER_ROWS) * HOPPER_ROWS, -(-n_keys // 8) * 8
+    n_words = -(-n_keys // HOPPER_ROWS) * HOPPER_ROWS // 32
+    bits = torch.zeros(heads, n_words, padded, dtype=torch.int32)
+    seed, p, shift = 2**40 + 17, 0.3, n_keys - n_queries
+    attention_dropped_bits[(heads * padded // BITS_ROWS * n_words // BITS_WORDS,)](
+        *(torch.tensor([seed, 3]), bits, first, shift, n_queries, keys_8, padded, n_words),
+        threshold(p), CAUSAL=causal, ROWS=BITS_ROWS, WORDS=BITS_WORDS,
+    )  # fmt: skip
+    told = bits[..., None] >> torch.arange(32, dtype=torch.int32) & 1  # (heads, words, rows, 32)
+    told = told.permute(0, 2, 1, 3).reshape(heads, padded, -1)[:, :n_queries, :n_keys].bool()
+    shape = (first + heads, n_queries, keys_8)
+    dropped = ~torch.from_numpy(keeps(shape, p, seed, 3))[first:, :, :n_keys]
+    rows = torch.arange(n_queries)[:, None]
+    seen = torch.arange(n_keys) <= rows + shift if causal else torch.ones_like(told[0])
+    assert torch.equal(told & seen, dropped & seen)
+    if causal:  # tiles that no row of theirs sees are left
+        assert not bits[:, (n_queries - 1 + shift) // 128 * 4 + 4 :].any()
+
+
+@pytest.mark.parametrize("most", [1, 100, 1000, 10_000])
+@pytest.mark.parametrize(("batches", "heads"), [(1, 1), (8, 12), (3, 5)])
+def test_sections_hold_every_head_once(monkeypatch, batches, heads, most):
+    monkeypatch.setattr(hopper_backward, "MOST_BITS", most)
+    of_batch, some = hopper_backward.sections(batches, heads, 100)
+    assert of_batch == 1 or some == heads
+    assert of_batch * some * 100 <= max(most, 100)
+    assert 1 <= some <= heads
+    assert 1 <= of_batch <= batches
+
+
 def test_where_it_steps_aside(taken, monkeypatch):
     q, k = torch.empty(2, 8, 256, 64, dtype=torch.half), torch.empty(2, 4, 300, 64).half()
     whole = Given(q, k, k, by_hand=True)
@@ -57,12 +119,16 @@ def test_where_it_steps_aside(taken, monkeypatch):
         {"q_lengths": lengths},
         {"key_padding_mask": padding},
         {"bias": torch.zeros(1, 1, 256, 300).half()},
-        {"dropout_p": 0.1, "seed_offset": seed},
+        {"dropout_p": 1.0, "seed_offset": seed},
         {"causal": True, "top_left": True},
         {"q": q.float(), "k": k.float(), "v": k.float()},
     ):
         assert not by_hand(whole._replace(**others))
     assert by_hand(whole._replace(causal=True))
+    assert by_hand(whole._replace(dropout_p=0.1, seed_offset=seed))
+    wider = {name: torch.empty(2, 8, 256, 128).half() for name in "qkv"}
+    assert by_hand(whole._replace(**wider))
+    assert not by_hand(whole._replace(dropout_p=0.1, seed_offset=seed, **wider))
     assert not by_hand(whole, q[:1, :1].expand(q.shape))  # the copy engine takes no stride of 0
     with assume_capability(100):
         assert not by_hand(whole)

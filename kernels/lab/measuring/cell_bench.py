@@ -6,7 +6,7 @@ import gc
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -236,6 +236,7 @@ class Bench:
                 return []
         self.known.clear()
         working = [variant for variant in variants if variant.name in estimates]
+        working = self.fitting(cell, working, held)
         if not working:
             return []
 
@@ -296,6 +297,22 @@ class Bench:
             for how, taken in samples.items()
             for name, times in taken.items()
         ]
+
+    def fitting(
+        self, cell: Cell, variants: Sequence[Variant], held: Mapping[str, int]
+    ) -> list[Variant]:
+        """Leave out those that hold most, until what all of them hold is a quarter of the memory.
+
+        What a backward keeps of its forward is held by every variant at once, and each needs room
+        for its call beside it: one without would end the cell for all.
+        """
+        found = list(variants)
+        while found and sum(held[variant.name] for variant in found) > self.memory // 4:
+            most = max(found, key=lambda variant: held[variant.name])
+            found.remove(most)
+            gib = held[most.name] / (1 << 30)
+            say(f"left out {cell.name} {most.name}: it holds {gib:.1f} GiB, too much beside others")
+        return found
 
     def _keep_one_copy(
         self,

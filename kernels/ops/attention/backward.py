@@ -59,8 +59,9 @@ def backward(
 
         found = (dq, dk, dv)
         hopper_backward.launch(
-            *(q, k, v, out, lse, d_out, d_lse), *found, scale=given.scale, causal=given.causal
-        )
+            *(q, k, v, out, lse, d_out, d_lse), *found, scale=given.scale, causal=given.causal,
+            dropout_p=given.dropout_p, seed_offset=given.seed_offset,
+        )  # fmt: skip
         return dq, dk, dv, dbias
     of_rows = torch.empty((2, *q.shape[:3]), dtype=torch.float32, device=q.device)
     ragged = given.q_lengths is not None or given.k_lengths is not None

@@ -21,7 +21,7 @@ from kernels.ops.attention.configurations import (
     suits_hopper,
 )
 from kernels.ops.attention.formula import Given
-from kernels.philox import threshold
+from kernels.philox import NUMBERS, threshold
 
 
 class Tilings(NamedTuple):
@@ -178,7 +178,8 @@ HOPPER_BACKWARD = {
     64: HopperTilings(64, 4, True, 64, 4),
     128: HopperTilings(64, 3, False, 64, 3),
 }
-
+# With dropout: asked for ahead, signs of weights spill.
+HOPPER_BACKWARD_DROPPED = {64: HopperTilings(64, 4, False, 64, 4)}
 
 # The head dimensions whose backward goes by them.
 HOPPER_TAKEN: tuple[int, ...] = (64, 128)
@@ -187,17 +188,18 @@ HOPPER_TAKEN: tuple[int, ...] = (64, 128)
 def suits_hopper_backward(given: Given, d_out: torch.Tensor, card: tuple[int, int]) -> bool:
     """Whether the kernels written for Hopper take a backward: where not, `fused` stands in.
 
-    They take what `suits_hopper` takes, with a d_out that the copy engine takes too, and causal
-    masks alone, aligned at the last query and key.
+    They take what `suits_hopper` takes, with a d_out that the copy engine takes too, causal
+    masks alone, aligned at the last query and key, and a dropout that leaves something.
     """
     q, k, v = given[:3]
     masks = (given.bias, given.key_padding_mask, given.q_lengths, given.k_lengths, given.window)
     aligned = not (given.causal and given.top_left) or q.shape[2] == k.shape[2]
+    dropped = threshold(given.dropout_p)
     few = q.shape[0] * q.shape[1] * (q.shape[2] + HOPPER_ROWS) < 1 << 31
     return (
         q.shape[-1] in HOPPER_TAKEN
         and all(one is None for one in masks)
-        and threshold(given.dropout_p) == 0
+        and (not dropped or (q.shape[-1] in HOPPER_BACKWARD_DROPPED and dropped < NUMBERS))
         and aligned
         and few
         and k.shape[2] < HOPPER_ROWS << 16

@@ -10,6 +10,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from kernels.launch import capability
 from kernels.launch.gluon import may_take_gluon
 from kernels.ops.attention.configurations import (
+    HOPPER_DROPPED,
     Tiling,
     by_descriptors,
     held_dim,
@@ -18,8 +19,8 @@ from kernels.ops.attention.configurations import (
 )
 from kernels.ops.attention.forward_kernels import attention_forward
 from kernels.ops.shared.operators import device_guard
+from kernels.philox import NUMBERS, threshold
 from kernels.philox import scale as drop_scale
-from kernels.philox import threshold
 
 Tensor = torch.Tensor
 
@@ -76,14 +77,25 @@ def forward(
     drops = threshold(dropout_p) > 0
     more = drops or bias is not None or key_padding_mask is not None
     ragged = q_lengths is not None or k_lengths is not None
-    plain = not drops and bias is None and window is None
+    plain = bias is None and window is None
+    if drops:
+        plain = plain and not ragged and key_padding_mask is None
+        plain = plain and head_dim in HOPPER_DROPPED and threshold(dropout_p) < NUMBERS
     plain = plain and not (causal and top_left and (ragged or n_queries != n_keys))
     card = capability(q.device)
     if by_hand and plain and may_take_gluon(q) and suits_hopper(q, k, v, card):
         from kernels.ops.attention import hopper  # which imports Gluon
 
-        masks = {"key_padding_mask": key_padding_mask, "q_lengths": q_lengths}
-        hopper.launch(q, k, v, out, lse, scale=scale, causal=causal, k_lengths=k_lengths, **masks)
+        hopper.launch(
+            *(q, k, v, out, lse),
+            scale=scale,
+            causal=causal,
+            key_padding_mask=key_padding_mask,
+            q_lengths=q_lengths,
+            k_lengths=k_lengths,
+            dropout_p=dropout_p,
+            seed_offset=seed_offset,
+        )
         return out, lse
     copied = not more and not ragged and by_descriptors(q, k, v)
     if tiling is None:

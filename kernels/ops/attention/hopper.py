@@ -17,6 +17,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from kernels.launch import lasting, multiprocessors
 from kernels.ops.attention.configurations import (
     HOPPER,
+    HOPPER_DROPPED,
     HOPPER_GROUP_ROWS,
     HOPPER_MASKED,
     HopperTiling,
@@ -24,6 +25,8 @@ from kernels.ops.attention.configurations import (
 from kernels.ops.attention.hopper_kernels import hopper_attention
 from kernels.ops.attention.moves import blocks_met
 from kernels.ops.shared.operators import device_guard
+from kernels.philox import scale as drop_scale
+from kernels.philox import threshold
 
 Tensor = torch.Tensor
 
@@ -101,17 +104,21 @@ def launch(
     key_padding_mask: Tensor | None = None,
     q_lengths: Tensor | None = None,
     k_lengths: Tensor | None = None,
+    dropout_p: float = 0.0,
+    seed_offset: Tensor | None = None,
 ) -> None:
     """Write the attention of q (B, H, Sq, D) over k and v (B, Hk, Sk, D) into out and lse.
 
     q, k, v are as `suits_hopper` asks, and out (B, H, Sq, D) too; lse (B, H, Sq) is fp32 and
     contiguous, the natural logarithm of Σ exp, or None. A causal mask is aligned at the last query
     and the last key; a row that sees no key gives zeros, and an lse of −inf. `scale` is above 0, so
-    that the largest score is the largest product. Padding and lengths are those of `attention`; the
+    that the largest score is the largest product. Padding, lengths and dropout, alone and of less
+    than all, are those of `attention`; the
     table of work goes by the tensors' sizes, since lengths lie in the memory of the device.
     """
     (b, h, n_queries, d), (_, hk, n_keys, _) = q.shape, k.shape
-    config = (HOPPER if key_padding_mask is None else HOPPER_MASKED)[d]
+    drops = threshold(dropout_p) > 0
+    config = (HOPPER_DROPPED if drops else HOPPER if key_padding_mask is None else HOPPER_MASKED)[d]
     tiles = b * h * -(-n_queries // config.rows)
     ragged = any(one is not None for one in (key_padding_mask, q_lengths, k_lengths))
     programs = min(multiprocessors(q.device), tiles)
@@ -127,6 +134,7 @@ def launch(
             k_lengths,
             key_padding_mask,
             *((None, None) if key_padding_mask is None else key_padding_mask.stride()),
+            *(seed_offset if drops else None, threshold(dropout_p), drop_scale(dropout_p)),
             n_keys - n_queries if causal else n_keys,
             n_queries,
             n_keys,

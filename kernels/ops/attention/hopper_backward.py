@@ -15,15 +15,24 @@ from triton.experimental.gluon import language as ttgl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from kernels.launch import lasting, multiprocessors
-from kernels.ops.attention.backward_configurations import HOPPER_BACKWARD, HOPPER_ROWS
+from kernels.ops.attention.backward_configurations import (
+    HOPPER_BACKWARD,
+    HOPPER_BACKWARD_DROPPED,
+    HOPPER_ROWS,
+)
+from kernels.ops.attention.dropped_bits_kernels import attention_dropped_bits
 from kernels.ops.attention.hopper_backward_kernels import attention_rows, hopper_dkdv
 from kernels.ops.attention.hopper_dq_kernels import hopper_dq
 from kernels.ops.shared.operators import device_guard
+from kernels.philox import scale as drop_scale
+from kernels.philox import threshold
 
 Tensor = torch.Tensor
 
 _TYPES = {torch.bfloat16: ttgl.bfloat16, torch.float16: ttgl.float16}
 _L2_SHARE = 34 << 20  # bytes that heads which run together stream: fits the L2 of an H100
+MOST_BITS = 64 << 20  # bytes of a dropout's bits at a time
+BITS_ROWS, BITS_WORDS = 32, 4  # of a program that makes bits
 _MAX_REGISTERS = 168  # a thread's at the launch: 65536 over 12 warps
 
 
@@ -98,62 +107,141 @@ def launch(
     *,
     scale: float,
     causal: bool,
+    dropout_p: float = 0.0,
+    seed_offset: Tensor | None = None,
 ) -> None:
     """Write the gradients of q (B, H, Sq, D), k and v (B, Hk, Sk, D) into dq, dk and dv.
 
     q, k, v, d_out and the gradients are as `suits_hopper_backward` asks; out has q's shape, its
     last dimension side by side; lse and d_lse (B, H, Sq) are fp32 and contiguous. A causal mask is
-    aligned at the last query and the last key; a row that sees no key gets zeros.
+    aligned at the last query and the last key; a row that sees no key gets zeros. Dropout, of less
+    than all, is that of `attention`: its bits are made for as many heads at a time as `MOST_BITS`
+    bytes hold.
     """
     (b, h, n_queries, d), (_, hk, n_keys, _) = q.shape, k.shape
-    config = HOPPER_BACKWARD[d]
-    tiles_q, tiles_k = -(-n_queries // HOPPER_ROWS), -(-n_keys // HOPPER_ROWS)
-    padded = tiles_q * HOPPER_ROWS
+    padded = -(-n_queries // HOPPER_ROWS) * HOPPER_ROWS
     row_lse = torch.empty((b * h, padded), dtype=torch.float32, device=q.device)
     row_delta = torch.empty((b * h, padded), dtype=torch.float32, device=q.device)
-    processors = multiprocessors(q.device)
-    programs_q, programs_k = min(processors, b * h * tiles_q), min(processors, b * hk * tiles_k)
-    table_q = schedule(b * h, n_queries, n_keys, d, causal, False, programs_q, q.device)
-    table_k = schedule(b * hk, n_keys, n_queries, d, causal, True, programs_k, q.device)
-    scale2 = scale * math.log2(math.e)
-    run = {"num_warps": 4, "maxnreg": _MAX_REGISTERS}
-    registers = {"REGISTERS": config.registers, "OF_PRODUCER": config.of_producer}
     half = HOPPER_ROWS // 2
     with device_guard(q):
         attention_rows[(b * h * padded // half,)](
             *(out, d_out, lse, d_lse, row_lse, row_delta),
-            *(*out.stride()[:3], *d_out.stride()[:3], h, n_queries, padded),
+            *(*out.stride()[:3], *d_out.stride()[:3], 1 / drop_scale(dropout_p)),
+            *(h, n_queries, padded),
             D=d,
             BLOCK=half,
             num_warps=4,
         )
-        block = config.block_queries
-        hopper_dkdv[(programs_k,)](
-            *(_described(q, block), _described(k, half), _described(v, half)),
-            *(_described(d_out, block), _numbers(row_lse, block), _numbers(row_delta, block)),
-            *(_described(dk, half), _described(dv, half)),
-            *(n_keys - n_queries, n_queries, padded, hk),
-            *(table_k, table_k.shape[1], scale2, scale),
-            GROUP=h // hk,
-            BLOCK=block,
-            D=d,
-            STAGES=config.stages_of_queries,
-            CAUSAL=causal,
-            AHEAD=config.ahead,
-            **registers,
-            **run,
-        )
-        block = config.block_keys
-        hopper_dq[(programs_q,)](
-            *(_described(q, half), _described(k, block), _described(v, block)),
-            *(_described(d_out, half), _described(dq, half), row_lse, row_delta),
-            *(n_keys - n_queries if causal else n_keys, n_keys, padded, h, h // hk),
-            *(table_q, table_q.shape[1], scale2),
-            BLOCK=block,
-            D=d,
-            STAGES=config.stages_of_keys,
-            CAUSAL=causal,
-            MASK=causal or n_keys % block != 0,
-            **registers,
-            **run,
-        )
+        if not threshold(dropout_p):
+            found, rows = (dq, dk, dv), (row_lse, row_delta)
+            _products((q, k, v, d_out), rows, None, found, 1.0, scale=scale, causal=causal)
+            return
+        n_words = -(-n_keys // HOPPER_ROWS) * HOPPER_ROWS // 32
+        of_batch, heads = sections(b, hk, h // hk * padded * n_words * 4)
+        bits = torch.empty(
+            (min(b * h, of_batch * heads * h // hk), n_words, padded),
+            dtype=torch.int32, device=q.device,
+        )  # fmt: skip
+        for first, first_key in (
+            (batch, head) for batch in range(0, b, of_batch) for head in range(0, hk, heads)
+        ):
+            some, of_keys = slice(first, first + of_batch), slice(first_key, first_key + heads)
+            of_queries = slice(first_key * h // hk, (first_key + heads) * h // hk)
+            own_lse = row_lse.view(b, h, padded)[some, of_queries].reshape(-1, padded)
+            own_delta = row_delta.view(b, h, padded)[some, of_queries].reshape(-1, padded)
+            own = own_lse.shape[0]
+            attention_dropped_bits[(own * padded // BITS_ROWS * n_words // BITS_WORDS,)](
+                *(seed_offset, bits, first * h + of_queries.start, n_keys - n_queries),
+                *(n_queries, -(-n_keys // 8) * 8, padded, n_words, threshold(dropout_p)),
+                CAUSAL=causal,
+                ROWS=BITS_ROWS,
+                WORDS=BITS_WORDS,
+                num_warps=4,
+            )
+            _products(
+                (q[some, of_queries], k[some, of_keys], v[some, of_keys], d_out[some, of_queries]),
+                (own_lse, own_delta),
+                bits[:own],
+                (dq[some, of_queries], dk[some, of_keys], dv[some, of_keys]),
+                drop_scale(dropout_p),
+                scale=scale,
+                causal=causal,
+            )
+
+
+def sections(batches: int, key_heads: int, bytes_a_key_head: int) -> tuple[int, int]:
+    """How many batches, and key heads of a batch, share a launch: their bits fit `MOST_BITS`.
+
+    One batch and one key head at least; several batches only with all of their heads. Launches get
+    about as many each.
+    """
+
+    def evenly(count: int, bytes_of_one: int) -> int:
+        parts = -(-count // max(1, min(count, MOST_BITS // bytes_of_one)))
+        return -(-count // parts)
+
+    heads = evenly(key_heads, bytes_a_key_head)
+    if heads < key_heads:
+        return 1, heads
+    return evenly(batches, bytes_a_key_head * key_heads), key_heads
+
+
+def _products(
+    given: tuple[Tensor, Tensor, Tensor, Tensor],
+    rows: tuple[Tensor, Tensor],
+    bits: Tensor | None,
+    gradients: tuple[Tensor, Tensor, Tensor],
+    kept_scale: float,
+    *,
+    scale: float,
+    causal: bool,
+) -> None:
+    """Launch dK and dV, then dQ, of q, k, v and d_out.
+
+    `rows` are L and delta of each row (heads, padded), delta divided by `kept_scale`, the factor of
+    what a dropout keeps, and `bits` (heads, words, padded) says what that is.
+    """
+    (q, k, v, d_out), (dq, dk, dv), (row_lse, row_delta) = given, gradients, rows
+    (b, h, n_queries, d), (_, hk, n_keys, _) = q.shape, k.shape
+    config = (HOPPER_BACKWARD if bits is None else HOPPER_BACKWARD_DROPPED)[d]
+    padded = row_lse.shape[1]
+    processors = multiprocessors(q.device)
+    programs_q = min(processors, b * h * -(-n_queries // HOPPER_ROWS))
+    programs_k = min(processors, b * hk * -(-n_keys // HOPPER_ROWS))
+    table_q = schedule(b * h, n_queries, n_keys, d, causal, False, programs_q, q.device)
+    table_k = schedule(b * hk, n_keys, n_queries, d, causal, True, programs_k, q.device)
+    scale2, half = scale * math.log2(math.e), HOPPER_ROWS // 2
+    run = {"num_warps": 4, "maxnreg": _MAX_REGISTERS}
+    registers = {"REGISTERS": config.registers, "OF_PRODUCER": config.of_producer}
+    n_words = 0 if bits is None else bits.shape[1]
+    block = config.block_queries
+    hopper_dkdv[(programs_k,)](
+        *(_described(q, block), _described(k, half), _described(v, half)),
+        *(_described(d_out, block), _numbers(row_lse, block), _numbers(row_delta, block)),
+        None if bits is None else _numbers(bits, block),
+        *(_described(dk, half), _described(dv, half)),
+        *(n_keys - n_queries, n_queries, padded, n_words, hk),
+        *(table_k, table_k.shape[1], scale2, scale * kept_scale, kept_scale),
+        GROUP=h // hk,
+        BLOCK=block,
+        D=d,
+        STAGES=config.stages_of_queries,
+        CAUSAL=causal,
+        AHEAD=config.ahead,
+        **registers,
+        **run,
+    )
+    block = config.block_keys
+    hopper_dq[(programs_q,)](
+        *(_described(q, half), _described(k, block), _described(v, block)),
+        *(_described(d_out, half), _described(dq, half), row_lse, row_delta, bits),
+        *(n_keys - n_queries if causal else n_keys, n_keys, padded, n_words, h, h // hk),
+        *(table_q, table_q.shape[1], scale2, scale * kept_scale),
+        BLOCK=block,
+        D=d,
+        STAGES=config.stages_of_keys,
+        CAUSAL=causal,
+        MASK=causal or n_keys % block != 0,
+        **registers,
+        **run,
+    )

@@ -20,8 +20,6 @@ Sources: as `hopper_kernels`.
 
 from __future__ import annotations
 
-import math
-
 import triton
 import triton.language as tl
 from triton.experimental import gluon
@@ -39,7 +37,7 @@ from kernels.ops.shared.gluon import meet
 
 ROWS = ttgl.constexpr(64)  # of a group of four warps
 BOTH = ttgl.constexpr(128)  # of a program
-LN2 = ttgl.constexpr(math.log(2.0))
+WORDS = ttgl.constexpr(4)  # of 32 bits, for the keys of a program
 MASKED = ttgl.constexpr(-(2.0**100))  # a score that gives a weight of 0, whatever its row's L
 
 
@@ -47,7 +45,7 @@ MASKED = ttgl.constexpr(-(2.0**100))  # a score that gives a weight of 0, whatev
 def attention_rows(
     o_ptr, do_ptr, lse_ptr, d_lse_ptr, row_lse_ptr, row_delta_ptr,
     o_batch_stride, o_head_stride, o_row_stride, do_batch_stride, do_head_stride, do_row_stride,
-    n_heads, n_rows, padded, D: tl.constexpr, BLOCK: tl.constexpr,
+    stays, n_heads, n_rows, padded, D: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     # A program takes BLOCK of a head's `padded` rows, of which `n_rows` are there.
     tiles = padded // BLOCK
@@ -68,7 +66,7 @@ def attention_rows(
     nothing = lse == -float("inf")
     places = head.to(tl.int64) * padded + rows
     tl.store(row_lse_ptr + places, tl.where(nothing, float("inf"), lse * LOG2E))
-    tl.store(row_delta_ptr + places, tl.where(nothing, 0.0, delta))
+    tl.store(row_delta_ptr + places, tl.where(nothing, 0.0, delta * stays))
 
 
 # ------------------------------------------------------------------------------------- dK and dV
@@ -89,10 +87,10 @@ def queries_met(tile, shift, n_queries, BLOCK: ttgl.constexpr, CAUSAL: ttgl.cons
 
 @gluon.jit
 def produce_queries(
-    q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc, q_stages, k_tiles, v_tiles, do_stages,
-    lse_stages, delta_stages, kv_full, kv_empty, q_full, q_empty, shift, n_queries, padded,
-    n_key_heads, table_ptr, table_width, GROUP: ttgl.constexpr, BLOCK: ttgl.constexpr,
-    D: ttgl.constexpr, STAGES: ttgl.constexpr, CAUSAL: ttgl.constexpr,
+    q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc, bits_desc, q_stages, k_tiles, v_tiles,
+    do_stages, lse_stages, delta_stages, bits_stages, kv_full, kv_empty, q_full, q_empty, shift,
+    n_queries, padded, n_words, n_key_heads, table_ptr, table_width, GROUP: ttgl.constexpr,
+    BLOCK: ttgl.constexpr, D: ttgl.constexpr, STAGES: ttgl.constexpr, CAUSAL: ttgl.constexpr,
 ):  # fmt: skip
     step = 0  # tiles of queries asked for so far
     row_of_table = table_ptr + ttgl.program_id(0) * table_width
@@ -118,12 +116,20 @@ def produce_queries(
                 full = q_full.index(stage)
                 at = [b, h, j * BLOCK, 0]
                 mbarrier.wait(q_empty.index(stage), (step // STAGES & 1) ^ 1)
-                mbarrier.expect(full, 2 * BLOCK * D * 2 + 2 * BLOCK * 4)
+                numbers: ttgl.constexpr = 2 if bits_desc is None else 2 + WORDS
+                mbarrier.expect(full, 2 * BLOCK * D * 2 + numbers * BLOCK * 4)
                 tma.async_copy_global_to_shared(q_desc, at, full, q_stages.index(stage))
                 row = [of_head + j * BLOCK]
                 tma.async_copy_global_to_shared(lse_desc, row, full, lse_stages.index(stage))
                 tma.async_copy_global_to_shared(do_desc, at, full, do_stages.index(stage))
                 tma.async_copy_global_to_shared(delta_desc, row, full, delta_stages.index(stage))
+                if bits_desc is not None:
+                    word = (b * n_key_heads * GROUP + h) * n_words + tile * WORDS
+                    for one_word in ttgl.static_range(WORDS):
+                        tma.async_copy_global_to_shared(
+                            bits_desc, [(word + one_word) * padded + j * BLOCK], full,
+                            bits_stages.index(stage * WORDS + one_word),
+                        )  # fmt: skip
                 step += 1
 
 
@@ -148,10 +154,34 @@ def transposed_weights(scores, lse, places, key, query, scale, MASK: ttgl.conste
 
 
 @gluon.jit
+def signed(p, bits_stages, at, WHICH: ttgl.constexpr):
+    # The weights (64 keys, a tile of queries), negative where a dropout drops them: a sign costs no
+    # register, where bits kept until dP is there would. Each query has a word for 32 of the keys.
+    layout: ttgl.constexpr = p.type.layout
+    of_queries: ttgl.constexpr = ttgl.SliceLayout(0, layout)
+    keys = ttgl.arange(0, ROWS, layout=ttgl.SliceLayout(1, layout))
+    bit = 1 << (keys & 31)
+    for word in ttgl.static_range(2):  # of which only one has bits for a key
+        of_word = ttgl.expand_dims(ttgl.where(keys // 32 == word, bit, 0), 1)
+        bits = bits_stages.index(at * WORDS + 2 * WHICH + word).load(of_queries)
+        p = ttgl.where((ttgl.expand_dims(bits, 0) & of_word) != 0, -p, p)
+    return p
+
+
+@gluon.jit
+def gradient_of_scores(p, dp, delta, DROPS: ttgl.constexpr):
+    # dS of weights by their sign, as `signed` gives them.
+    if DROPS:
+        dp = ttgl.where(p > 0.0, dp, 0.0)
+        p = ttgl.abs(p)
+    return p * (dp - ttgl.expand_dims(delta, 0))
+
+
+@gluon.jit
 def dkdv_ahead(
-    k, v, q_stages, do_stages, lse_stages, delta_stages, q_full, q_empty, step, scores, dp, dk, dv,
-    key, query, scale, BLOCK: ttgl.constexpr, D: ttgl.constexpr, STAGES: ttgl.constexpr,
-    MASK: ttgl.constexpr, NEXT: ttgl.constexpr, operand: ttgl.constexpr,
+    k, v, q_stages, do_stages, lse_stages, delta_stages, bits_stages, q_full, q_empty, step, scores,
+    dp, dk, dv, key, query, scale, WHICH: ttgl.constexpr, BLOCK: ttgl.constexpr, D: ttgl.constexpr,
+    STAGES: ttgl.constexpr, MASK: ttgl.constexpr, NEXT: ttgl.constexpr, operand: ttgl.constexpr,
 ):  # fmt: skip
     # S and dP of this step are there; those of the next are asked for before it makes its weights.
     layout: ttgl.constexpr = scores.type.layout
@@ -168,9 +198,13 @@ def dkdv_ahead(
         next_dp = warpgroup_mma(v, do_after, zeros, use_acc=False, is_async=True)
     lse = lse_stages.index(stage).load(of_queries)
     p = transposed_weights(scores, lse, None, key, query, scale, MASK)
-    weights = ttgl.convert_layout(p.to(dtype), operand)
+    kept = p
+    if bits_stages is not None:
+        p = signed(p, bits_stages, stage, WHICH)
+        kept = ttgl.maximum(p, 0.0)
+    weights = ttgl.convert_layout(kept.to(dtype), operand)
     delta = delta_stages.index(stage).load(of_queries)
-    ds = p * (dp - ttgl.expand_dims(delta, 0))
+    ds = gradient_of_scores(p, dp, delta, bits_stages is not None)
     ds = ttgl.convert_layout(ds.to(dtype), operand)
     dv = warpgroup_mma(weights, do, dv, is_async=True)
     dk = warpgroup_mma(ds, q, dk, is_async=True)
@@ -186,9 +220,10 @@ def dkdv_ahead(
 
 @gluon.jit
 def dkdv_beside(
-    k, v, q_stages, do_stages, lse_stages, delta_stages, q_full, q_empty, step, scores, dk, dv,
-    places, key, query, scale, BLOCK: ttgl.constexpr, D: ttgl.constexpr, STAGES: ttgl.constexpr,
-    MASK: ttgl.constexpr, NEXT: ttgl.constexpr, operand: ttgl.constexpr,
+    k, v, q_stages, do_stages, lse_stages, delta_stages, bits_stages, q_full, q_empty, step, scores,
+    dk, dv, places, key, query, scale, WHICH: ttgl.constexpr, BLOCK: ttgl.constexpr,
+    D: ttgl.constexpr, STAGES: ttgl.constexpr, MASK: ttgl.constexpr, NEXT: ttgl.constexpr,
+    operand: ttgl.constexpr,
 ):  # fmt: skip
     # S of this step is there; the next one's is asked for behind dK.
     layout: ttgl.constexpr = scores.type.layout
@@ -200,11 +235,15 @@ def dkdv_beside(
     dp = warpgroup_mma(v, do.permute((1, 0)), zeros, use_acc=False, is_async=True)
     lse = lse_stages.index(stage).load(of_queries)
     p = transposed_weights(scores, lse, places, key, query, scale, MASK)
-    weights = ttgl.convert_layout(p.to(dtype), operand)
+    kept = p
+    if bits_stages is not None:
+        p = signed(p, bits_stages, stage, WHICH)
+        kept = ttgl.maximum(p, 0.0)
+    weights = ttgl.convert_layout(kept.to(dtype), operand)
     dv = warpgroup_mma(weights, do, dv, is_async=True)
     dp = warpgroup_mma_wait(1, deps=[dp])
     delta = delta_stages.index(stage).load(of_queries)
-    ds = p * (dp - ttgl.expand_dims(delta, 0))
+    ds = gradient_of_scores(p, dp, delta, bits_stages is not None)
     ds = ttgl.convert_layout(ds.to(dtype), operand)
     dk = warpgroup_mma(ds, q, dk, is_async=True)
     if NEXT:
@@ -221,9 +260,10 @@ def dkdv_beside(
 @gluon.jit
 def consume_queries(
     WHICH: ttgl.constexpr, dk_desc, dv_desc, q_stages, k_tiles, v_tiles, do_stages, lse_stages,
-    delta_stages, places, kv_full, kv_empty, q_full, q_empty, shift, n_queries, n_key_heads,
-    table_ptr, table_width, scale, of_dk, GROUP: ttgl.constexpr, BLOCK: ttgl.constexpr,
-    D: ttgl.constexpr, STAGES: ttgl.constexpr, CAUSAL: ttgl.constexpr, AHEAD: ttgl.constexpr,
+    delta_stages, bits_stages, places, kv_full, kv_empty, q_full, q_empty, shift, n_queries,
+    n_key_heads, table_ptr, table_width, scale, of_dk, of_dv, GROUP: ttgl.constexpr,
+    BLOCK: ttgl.constexpr, D: ttgl.constexpr, STAGES: ttgl.constexpr, CAUSAL: ttgl.constexpr,
+    AHEAD: ttgl.constexpr,
 ):  # fmt: skip
     of_scores: ttgl.constexpr = ttgl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK, 16])
     of_sums: ttgl.constexpr = ttgl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
@@ -256,59 +296,59 @@ def consume_queries(
                 if CAUSAL:
                     for j in range(first, stop):
                         scores, dp, dk, dv = dkdv_ahead(
-                            k, v, q_stages, do_stages, lse_stages, delta_stages, q_full, q_empty,
-                            step, scores, dp, dk, dv, key - shift, j * BLOCK, scale,
-                            BLOCK, D, STAGES, True, True, operand,
+                            k, v, q_stages, do_stages, lse_stages, delta_stages, bits_stages,
+                            q_full, q_empty, step, scores, dp, dk, dv, key - shift, j * BLOCK,
+                            scale, WHICH, BLOCK, D, STAGES, True, True, operand,
                         )  # fmt: skip
                         step += 1
                 # Two at a time: S and dP change places with the next ones without being moved.
                 for _two in range((last - stop) // 2):
                     for _one in ttgl.static_range(2):
                         scores, dp, dk, dv = dkdv_ahead(
-                            k, v, q_stages, do_stages, lse_stages, delta_stages, q_full, q_empty,
-                            step, scores, dp, dk, dv, key, 0, scale,
-                            BLOCK, D, STAGES, False, True, operand,
+                            k, v, q_stages, do_stages, lse_stages, delta_stages, bits_stages,
+                            q_full, q_empty, step, scores, dp, dk, dv, key, 0, scale,
+                            WHICH, BLOCK, D, STAGES, False, True, operand,
                         )  # fmt: skip
                         step += 1
                 if (last - stop) % 2 == 1:
                     scores, dp, dk, dv = dkdv_ahead(
-                        k, v, q_stages, do_stages, lse_stages, delta_stages, q_full, q_empty,
-                        step, scores, dp, dk, dv, key, 0, scale,
-                        BLOCK, D, STAGES, False, True, operand,
+                        k, v, q_stages, do_stages, lse_stages, delta_stages, bits_stages,
+                        q_full, q_empty, step, scores, dp, dk, dv, key, 0, scale,
+                        WHICH, BLOCK, D, STAGES, False, True, operand,
                     )  # fmt: skip
                     step += 1
                 scores, dp, dk, dv = dkdv_ahead(
-                    k, v, q_stages, do_stages, lse_stages, delta_stages, q_full, q_empty, step,
-                    scores, dp, dk, dv, key - shift, last * BLOCK, scale,
-                    BLOCK, D, STAGES, CAUSAL, False, operand,
+                    k, v, q_stages, do_stages, lse_stages, delta_stages, bits_stages,
+                    q_full, q_empty, step, scores, dp, dk, dv, key - shift, last * BLOCK, scale,
+                    WHICH, BLOCK, D, STAGES, CAUSAL, False, operand,
                 )  # fmt: skip
             else:
                 scores = warpgroup_mma_wait(0, deps=[scores])
                 if CAUSAL:
                     for j in range(first, stop):
                         scores, dk, dv = dkdv_beside(
-                            k, v, q_stages, do_stages, lse_stages, delta_stages, q_full, q_empty,
-                            step, scores, dk, dv, places, key - shift, j * BLOCK, scale,
-                            BLOCK, D, STAGES, True, True, operand,
+                            k, v, q_stages, do_stages, lse_stages, delta_stages, bits_stages,
+                            q_full, q_empty, step, scores, dk, dv, places, key - shift, j * BLOCK,
+                            scale, WHICH, BLOCK, D, STAGES, True, True, operand,
                         )  # fmt: skip
                         step += 1
                 for _one in range(stop, last):
                     scores, dk, dv = dkdv_beside(
-                        k, v, q_stages, do_stages, lse_stages, delta_stages, q_full, q_empty,
-                        step, scores, dk, dv, places, key, 0, scale,
-                        BLOCK, D, STAGES, False, True, operand,
+                        k, v, q_stages, do_stages, lse_stages, delta_stages, bits_stages,
+                        q_full, q_empty, step, scores, dk, dv, places, key, 0, scale,
+                        WHICH, BLOCK, D, STAGES, False, True, operand,
                     )  # fmt: skip
                     step += 1
                 scores, dk, dv = dkdv_beside(
-                    k, v, q_stages, do_stages, lse_stages, delta_stages, q_full, q_empty, step,
-                    scores, dk, dv, places, key - shift, last * BLOCK, scale,
-                    BLOCK, D, STAGES, CAUSAL, False, operand,
+                    k, v, q_stages, do_stages, lse_stages, delta_stages, bits_stages,
+                    q_full, q_empty, step, scores, dk, dv, places, key - shift, last * BLOCK, scale,
+                    WHICH, BLOCK, D, STAGES, CAUSAL, False, operand,
                 )  # fmt: skip
             step += 1
         code = ttgl.load(row_of_table + i + 1)  # once more: the loops have no register for it
         meet()  # every warp of the group is done with K and V: dK and dV take their place
         k.store((dk * of_dk).to(dtype))
-        v.store(dv.to(dtype))
+        v.store((dv * of_dv).to(dtype))
         fence_async_shared()
         meet()
         head, key = code >> 16, (code & 0xFFFF) * BOTH + WHICH * ROWS
@@ -319,15 +359,19 @@ def consume_queries(
         mbarrier.arrive(kv_empty.index(WHICH), count=1)
 
 
-@gluon.jit(do_not_specialize=["shift", "n_queries", "padded", "n_key_heads", "table_width"])
+@gluon.jit(
+    do_not_specialize=["shift", "n_queries", "padded", "n_words", "n_key_heads", "table_width"]
+)
 def hopper_dkdv(
-    q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc, dk_desc, dv_desc, shift, n_queries,
-    padded, n_key_heads, table_ptr, table_width, scale, of_dk, GROUP: ttgl.constexpr,
-    BLOCK: ttgl.constexpr, D: ttgl.constexpr, STAGES: ttgl.constexpr, CAUSAL: ttgl.constexpr,
-    AHEAD: ttgl.constexpr, REGISTERS: ttgl.constexpr, OF_PRODUCER: ttgl.constexpr,
+    q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc, bits_desc, dk_desc, dv_desc, shift,
+    n_queries, padded, n_words, n_key_heads, table_ptr, table_width, scale, of_dk, of_dv,
+    GROUP: ttgl.constexpr, BLOCK: ttgl.constexpr, D: ttgl.constexpr, STAGES: ttgl.constexpr,
+    CAUSAL: ttgl.constexpr, AHEAD: ttgl.constexpr, REGISTERS: ttgl.constexpr,
+    OF_PRODUCER: ttgl.constexpr,
 ):  # fmt: skip
     # A program an SM, which takes the tiles of keys in its row of the table. `scale` has the factor
-    # log2 e, `of_dk` has not.
+    # log2 e, `of_dk` has not. With dropout, `bits_desc` is what `attention_dropped_bits` wrote, and
+    # what stays is scaled once, by `of_dk` and `of_dv`.
     dtype: ttgl.constexpr = q_desc.dtype
     k_tiles = ttgl.allocate_shared_memory(dtype, [2, 1, 1, ROWS, D], k_desc.layout)
     v_tiles = ttgl.allocate_shared_memory(dtype, [2, 1, 1, ROWS, D], v_desc.layout)
@@ -335,6 +379,11 @@ def hopper_dkdv(
     do_stages = ttgl.allocate_shared_memory(dtype, [STAGES, 1, 1, BLOCK, D], do_desc.layout)
     lse_stages = ttgl.allocate_shared_memory(ttgl.float32, [STAGES, BLOCK], lse_desc.layout)
     delta_stages = ttgl.allocate_shared_memory(ttgl.float32, [STAGES, BLOCK], delta_desc.layout)
+    bits_stages, _no_bits = None, None  # so that None stays a constant
+    if bits_desc is not None:
+        bits_stages = ttgl.allocate_shared_memory(
+            ttgl.int32, [STAGES * WORDS, BLOCK], bits_desc.layout
+        )
     ttgl.static_assert(AHEAD or BLOCK == ROWS, "places number keys and queries alike")
     flat: ttgl.constexpr = ttgl.SwizzledSharedLayout(1, 1, 1, [0])
     places = ttgl.allocate_shared_memory(ttgl.int32, [BLOCK], flat)
@@ -354,15 +403,16 @@ def hopper_dkdv(
     # The tuples stand here: given a name first, their constants would become tensors.
     ttgl.warp_specialize([
         (consume_queries, (0, dk_desc, dv_desc, q_stages, k_tiles, v_tiles, do_stages, lse_stages,
-                           delta_stages, places, kv_full, kv_empty, q_full, q_empty, shift,
-                           n_queries, n_key_heads, table_ptr, table_width, scale, of_dk, GROUP,
-                           BLOCK, D, STAGES, CAUSAL, AHEAD)),
+                           delta_stages, bits_stages, places, kv_full, kv_empty, q_full, q_empty,
+                           shift, n_queries, n_key_heads, table_ptr, table_width, scale, of_dk,
+                           of_dv, GROUP, BLOCK, D, STAGES, CAUSAL, AHEAD)),
         (consume_queries, (1, dk_desc, dv_desc, q_stages, k_tiles, v_tiles, do_stages, lse_stages,
-                           delta_stages, places, kv_full, kv_empty, q_full, q_empty, shift,
-                           n_queries, n_key_heads, table_ptr, table_width, scale, of_dk, GROUP,
-                           BLOCK, D, STAGES, CAUSAL, AHEAD)),
-        (produce_queries, (q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc, q_stages, k_tiles,
-                           v_tiles, do_stages, lse_stages, delta_stages, kv_full, kv_empty, q_full,
-                           q_empty, shift, n_queries, padded, n_key_heads, table_ptr,
-                           table_width, GROUP, BLOCK, D, STAGES, CAUSAL)),
+                           delta_stages, bits_stages, places, kv_full, kv_empty, q_full, q_empty,
+                           shift, n_queries, n_key_heads, table_ptr, table_width, scale, of_dk,
+                           of_dv, GROUP, BLOCK, D, STAGES, CAUSAL, AHEAD)),
+        (produce_queries, (q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc, bits_desc,
+                           q_stages, k_tiles, v_tiles, do_stages, lse_stages, delta_stages,
+                           bits_stages, kv_full, kv_empty, q_full, q_empty, shift, n_queries,
+                           padded, n_words, n_key_heads, table_ptr, table_width, GROUP, BLOCK, D,
+                           STAGES, CAUSAL)),
     ], [4, 1], [REGISTERS, OF_PRODUCER])  # fmt: skip

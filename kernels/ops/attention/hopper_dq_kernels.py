@@ -12,7 +12,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from kernels.ops.attention.hopper_backward_kernels import BOTH, LN2, ROWS
+from kernels.ops.attention.hopper_backward_kernels import BOTH, ROWS
 from kernels.ops.shared.gluon import meet
 
 
@@ -63,9 +63,29 @@ def produce_keys(
 
 
 @gluon.jit
+def bits_of_tile(bits_ptr, n_words, padded, head, rows, j, BLOCK: ttgl.constexpr):
+    # The two words that each row of a head has for a tile of 64 keys; before the first tile, any.
+    ttgl.static_assert(BLOCK == 64, "two words")
+    word = head.to(ttgl.int64) * n_words + 2 * ttgl.maximum(j, 0)
+    places = bits_ptr + word * padded + rows
+    return ttgl.load(places), ttgl.load(places + padded)
+
+
+@gluon.jit
+def kept_keys(x, first_bits, second_bits):
+    # x (64 queries, 64 keys) with 0 for what is dropped. A thread's keys are 2 q + b + 8 n of its
+    # place q among four: shifted by 2 q once, a word is tested by constants.
+    layout: ttgl.constexpr = x.type.layout
+    keys = ttgl.expand_dims(ttgl.arange(0, x.shape[1], layout=ttgl.SliceLayout(0, layout)), 0)
+    first, second = ttgl.expand_dims(first_bits, 1), ttgl.expand_dims(second_bits, 1)
+    shifted = ttgl.where(keys < 32, first, second) >> (keys & 6)
+    return ttgl.where((shifted & (1 << (keys & 25))) != 0, 0.0, x)
+
+
+@gluon.jit
 def ds_of(
-    scores, dp, lse, delta, row, col, n_keys, scale, dtype: ttgl.constexpr, MASK: ttgl.constexpr,
-    operand: ttgl.constexpr,
+    scores, dp, lse, delta, first_bits, second_bits, row, col, n_keys, scale,
+    dtype: ttgl.constexpr, MASK: ttgl.constexpr, operand: ttgl.constexpr,
 ):  # fmt: skip
     # `row` has the diagonal's shift: query i sees key i + shift and those before, of those there.
     p = ttgl.exp2(scores * scale - ttgl.expand_dims(lse, 1))
@@ -75,6 +95,8 @@ def ds_of(
         cols = col + ttgl.arange(0, scores.shape[1], layout=ttgl.SliceLayout(0, layout))
         last = ttgl.minimum(rows, n_keys - 1)
         p = ttgl.where(ttgl.expand_dims(last, 1) >= ttgl.expand_dims(cols, 0), p, 0.0)
+    if first_bits is not None:
+        dp = kept_keys(dp, first_bits, second_bits)
     ds = p * (dp - ttgl.expand_dims(delta, 1))
     return ttgl.convert_layout(ds.to(dtype), operand)
 
@@ -82,8 +104,8 @@ def ds_of(
 @gluon.jit
 def dq_step(
     q, do, k_stages, v_stages, k_full, k_empty, v_full, v_empty, step, scores, dp, dq, lse, delta,
-    row, col, n_keys, scale, BLOCK: ttgl.constexpr, D: ttgl.constexpr, STAGES: ttgl.constexpr,
-    MASK: ttgl.constexpr, operand: ttgl.constexpr,
+    first_bits, second_bits, row, col, n_keys, scale, BLOCK: ttgl.constexpr, D: ttgl.constexpr,
+    STAGES: ttgl.constexpr, MASK: ttgl.constexpr, operand: ttgl.constexpr,
 ):  # fmt: skip
     # S and dP of tile `step` are there; those of the next are asked for, then dS is made.
     layout: ttgl.constexpr = scores.type.layout
@@ -96,7 +118,10 @@ def dq_step(
     mbarrier.wait(v_full.index(after), parity)
     v_after = v_stages.index(after).reshape([BLOCK, D]).permute((1, 0))
     next_dp = warpgroup_mma(do, v_after, zeros, use_acc=False, is_async=True)
-    ds = ds_of(scores, dp, lse, delta, row, col, n_keys, scale, k_stages.dtype, MASK, operand)
+    ds = ds_of(
+        scores, dp, lse, delta, first_bits, second_bits, row, col, n_keys, scale, k_stages.dtype,
+        MASK, operand,
+    )  # fmt: skip
     k = k_stages.index(stage).reshape([BLOCK, D])
     dq = warpgroup_mma(ds, k, dq, is_async=True)
     scores, dp, dq, ds = warpgroup_mma_wait(0, deps=[next_scores, next_dp, dq, ds])
@@ -107,10 +132,10 @@ def dq_step(
 
 @gluon.jit
 def consume_keys(
-    WHICH: ttgl.constexpr, dq_desc, row_lse_ptr, row_delta_ptr, q_tiles, k_stages, v_stages,
-    do_tiles, q_full, q_empty, k_full, k_empty, v_full, v_empty, shift, n_keys, padded, n_heads,
-    table_ptr, table_width, scale, BLOCK: ttgl.constexpr, D: ttgl.constexpr,
-    STAGES: ttgl.constexpr, CAUSAL: ttgl.constexpr, MASK: ttgl.constexpr,
+    WHICH: ttgl.constexpr, dq_desc, row_lse_ptr, row_delta_ptr, bits_ptr, q_tiles, k_stages,
+    v_stages, do_tiles, q_full, q_empty, k_full, k_empty, v_full, v_empty, shift, n_keys, padded,
+    n_words, n_heads, table_ptr, table_width, scale, of_dq, BLOCK: ttgl.constexpr,
+    D: ttgl.constexpr, STAGES: ttgl.constexpr, CAUSAL: ttgl.constexpr, MASK: ttgl.constexpr,
 ):  # fmt: skip
     of_scores: ttgl.constexpr = ttgl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK, 16])
     of_sums: ttgl.constexpr = ttgl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
@@ -133,6 +158,12 @@ def consume_keys(
         delta = ttgl.load(row_delta_ptr + of_head + rows)
         row = first_row + shift
         tiles, whole = keys_met(tile, shift, n_keys, BLOCK, CAUSAL)
+        # The bits of a tile of keys are asked for a tile ahead.
+        first_bits, second_bits = None, None
+        if bits_ptr is not None:
+            first_bits, second_bits = bits_of_tile(
+                bits_ptr, n_words, padded, head, rows, tiles - 1, BLOCK
+            )
         stage, parity = step % STAGES, step // STAGES & 1
         mbarrier.wait(q_full.index(WHICH), i & 1)
         zeros = ttgl.zeros([ROWS, BLOCK], ttgl.float32, layout=of_scores)
@@ -150,34 +181,58 @@ def consume_keys(
         if MASK:
             begin = ttgl.maximum(ttgl.minimum(whole, rest), 1)
             for j in range(rest, begin - 1, -1):
+                if bits_ptr is not None:
+                    next_first, next_second = bits_of_tile(
+                        bits_ptr, n_words, padded, head, rows, j - 1, BLOCK
+                    )
                 scores, dp, dq = dq_step(
                     q, do, k_stages, v_stages, k_full, k_empty, v_full, v_empty, step, scores, dp,
-                    dq, lse, delta, row, j * BLOCK, n_keys, scale, BLOCK, D, STAGES, True, operand,
+                    dq, lse, delta, first_bits, second_bits, row, j * BLOCK, n_keys, scale,
+                    BLOCK, D, STAGES, True, operand,
                 )  # fmt: skip
+                if bits_ptr is not None:
+                    first_bits, second_bits = next_first, next_second
                 step += 1
             rest = ttgl.minimum(begin - 1, rest)
         # Two at a time: S and dP change places with the next ones without being moved.
-        for _two in range(rest // 2):
-            for _one in ttgl.static_range(2):
+        for two in range(rest // 2):
+            for one in ttgl.static_range(2):
+                if bits_ptr is not None:
+                    next_first, next_second = bits_of_tile(
+                        bits_ptr, n_words, padded, head, rows, rest - 2 * two - one - 1, BLOCK
+                    )
                 scores, dp, dq = dq_step(
                     q, do, k_stages, v_stages, k_full, k_empty, v_full, v_empty, step, scores, dp,
-                    dq, lse, delta, row, 0, n_keys, scale, BLOCK, D, STAGES, False, operand,
+                    dq, lse, delta, first_bits, second_bits, row, 0, n_keys, scale,
+                    BLOCK, D, STAGES, False, operand,
                 )  # fmt: skip
+                if bits_ptr is not None:
+                    first_bits, second_bits = next_first, next_second
                 step += 1
         if rest % 2 == 1:
+            if bits_ptr is not None:
+                next_first, next_second = bits_of_tile(
+                    bits_ptr, n_words, padded, head, rows, 0, BLOCK
+                )
             scores, dp, dq = dq_step(
                 q, do, k_stages, v_stages, k_full, k_empty, v_full, v_empty, step, scores, dp,
-                dq, lse, delta, row, 0, n_keys, scale, BLOCK, D, STAGES, False, operand,
+                dq, lse, delta, first_bits, second_bits, row, 0, n_keys, scale,
+                BLOCK, D, STAGES, False, operand,
             )  # fmt: skip
+            if bits_ptr is not None:
+                first_bits, second_bits = next_first, next_second
             step += 1
-        ds = ds_of(scores, dp, lse, delta, row, 0, n_keys, scale, dtype, MASK, operand)
+        ds = ds_of(
+            scores, dp, lse, delta, first_bits, second_bits, row, 0, n_keys, scale, dtype, MASK,
+            operand,
+        )  # fmt: skip
         stage = step % STAGES
         dq = warpgroup_mma(ds, k_stages.index(stage).reshape([BLOCK, D]), dq, is_async=True)
         dq, ds = warpgroup_mma_wait(0, deps=[dq, ds])
         mbarrier.arrive(k_empty.index(stage), count=1)
         step += 1
         meet()
-        q.store((dq * (scale * LN2)).to(dtype))  # in the place of Q
+        q.store((dq * of_dq).to(dtype))  # in the place of Q
         fence_async_shared()
         meet()
         tma.async_copy_shared_to_global(dq_desc, [b, h, first_row, 0], q_tiles.index(WHICH))
@@ -185,16 +240,19 @@ def consume_keys(
         mbarrier.arrive(q_empty.index(WHICH), count=1)
 
 
-@gluon.jit(do_not_specialize=["shift", "n_keys", "padded", "n_heads", "heads_a_key", "table_width"])
+SIZES = ["shift", "n_keys", "padded", "n_words", "n_heads", "heads_a_key", "table_width"]
+
+
+@gluon.jit(do_not_specialize=SIZES)
 def hopper_dq(
-    q_desc, k_desc, v_desc, do_desc, dq_desc, row_lse_ptr, row_delta_ptr, shift, n_keys, padded,
-    n_heads, heads_a_key, table_ptr, table_width, scale,
+    q_desc, k_desc, v_desc, do_desc, dq_desc, row_lse_ptr, row_delta_ptr, bits_ptr, shift, n_keys,
+    padded, n_words, n_heads, heads_a_key, table_ptr, table_width, scale, of_dq,
     BLOCK: ttgl.constexpr, D: ttgl.constexpr, STAGES: ttgl.constexpr, CAUSAL: ttgl.constexpr,
     MASK: ttgl.constexpr, REGISTERS: ttgl.constexpr, OF_PRODUCER: ttgl.constexpr,
 ):  # fmt: skip
     # A program an SM, which takes the tiles of queries in its row of the table; `scale` has the
-    # factor log2 e. With MASK some
-    # tile of keys isn't whole: CAUSAL, or where the keys end within one.
+    # factor log2 e, `of_dq` has not. With MASK some tile of keys isn't whole: CAUSAL, or where the
+    # keys end within one. With dropout, `bits_ptr` are the bits of `attention_dropped_bits`.
     dtype: ttgl.constexpr = q_desc.dtype
     q_tiles = ttgl.allocate_shared_memory(dtype, [2, 1, 1, ROWS, D], q_desc.layout)
     do_tiles = ttgl.allocate_shared_memory(dtype, [2, 1, 1, ROWS, D], do_desc.layout)
@@ -217,14 +275,14 @@ def hopper_dq(
         mbarrier.init(v_empty.index(stage), count=2)
     fence_async_shared()
     ttgl.warp_specialize([
-        (consume_keys, (0, dq_desc, row_lse_ptr, row_delta_ptr, q_tiles, k_stages, v_stages,
-                        do_tiles, q_full, q_empty, k_full, k_empty, v_full, v_empty, shift, n_keys,
-                        padded, n_heads, table_ptr, table_width, scale,
-                        BLOCK, D, STAGES, CAUSAL, MASK)),
-        (consume_keys, (1, dq_desc, row_lse_ptr, row_delta_ptr, q_tiles, k_stages, v_stages,
-                        do_tiles, q_full, q_empty, k_full, k_empty, v_full, v_empty, shift, n_keys,
-                        padded, n_heads, table_ptr, table_width, scale,
-                        BLOCK, D, STAGES, CAUSAL, MASK)),
+        (consume_keys, (0, dq_desc, row_lse_ptr, row_delta_ptr, bits_ptr, q_tiles, k_stages,
+                        v_stages, do_tiles, q_full, q_empty, k_full, k_empty, v_full, v_empty,
+                        shift, n_keys, padded, n_words, n_heads, table_ptr, table_width, scale,
+                        of_dq, BLOCK, D, STAGES, CAUSAL, MASK)),
+        (consume_keys, (1, dq_desc, row_lse_ptr, row_delta_ptr, bits_ptr, q_tiles, k_stages,
+                        v_stages, do_tiles, q_full, q_empty, k_full, k_empty, v_full, v_empty,
+                        shift, n_keys, padded, n_words, n_heads, table_ptr, table_width, scale,
+                        of_dq, BLOCK, D, STAGES, CAUSAL, MASK)),
         (produce_keys, (q_desc, k_desc, v_desc, do_desc, q_tiles, k_stages, v_stages, do_tiles,
                         q_full, q_empty, k_full, k_empty, v_full, v_empty, shift, n_keys, n_heads,
                         heads_a_key, table_ptr, table_width, BLOCK, D, STAGES, CAUSAL)),

@@ -36,6 +36,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from kernels.ops.attention.configurations import HOPPER_GROUP_ROWS
+from kernels.ops.attention.hopper_dropout import drawn, kept
 from kernels.ops.attention.hopper_masks import (
     CLEANING_WARPS,
     MASKED,
@@ -50,7 +51,7 @@ from kernels.ops.shared.gluon import FREE_BARRIER, meet, named_barrier
 
 GROUP_ROWS = ttgl.constexpr(HOPPER_GROUP_ROWS)
 LN2 = ttgl.constexpr(math.log(2.0))
-SIZES = ["shift", "n_queries", "n_keys", "n_heads", "heads_a_key", "table_width"]
+SIZES = ["drop_below", "shift", "n_queries", "n_keys", "n_heads", "heads_a_key", "table_width"]
 
 
 @gluon.jit
@@ -112,7 +113,8 @@ def sums_of_lanes(weights):
 
 
 @gluon.jit
-def softmax_step(scores, largest, sums, scale, dtype: ttgl.constexpr, operand: ttgl.constexpr):
+def softmax_step(scores, largest, sums, scale, words, drop_below, dtype: ttgl.constexpr,
+                 operand: ttgl.constexpr):  # fmt: skip
     # One step of the online softmax. Scores stay as they come from the product: the scale, times
     # log2 e, is part of the exponent's multiply-add.
     new = ttgl.maximum(largest, largest_of_rows(scores))
@@ -121,6 +123,8 @@ def softmax_step(scores, largest, sums, scale, dtype: ttgl.constexpr, operand: t
     weights = ttgl.exp2(scores * scale - ttgl.expand_dims(shift, 1))
     of_sums = ttgl.convert_layout(factor, ttgl.SliceLayout(1, sums.type.layout))
     sums = sums * ttgl.expand_dims(of_sums, 1) + sums_of_lanes(weights)
+    if words is not None:  # of dropout: what is dropped is dropped from the output alone
+        weights = kept(weights, words, drop_below)
     weights = ttgl.convert_layout(weights.to(dtype), operand)
     return weights, new, sums, factor
 
@@ -128,10 +132,10 @@ def softmax_step(scores, largest, sums, scale, dtype: ttgl.constexpr, operand: t
 @gluon.jit
 def step_of(
     q, k_stages, v_stages, k_full, k_empty, v_full, v_empty, step, weights, out, largest, sums, row,
-    col, n_keys, shift, scale, words, words_full, WHICH: ttgl.constexpr,
-    GROUPS: ttgl.constexpr, BLOCK_KEYS: ttgl.constexpr, D: ttgl.constexpr, STAGES: ttgl.constexpr,
-    MASK: ttgl.constexpr, RAGGED: ttgl.constexpr, of_scores: ttgl.constexpr,
-    operand: ttgl.constexpr, of_out: ttgl.constexpr,
+    col, n_keys, shift, scale, words, words_full, seed, offset, head, n_queries, drop_below,
+    WHICH: ttgl.constexpr, GROUPS: ttgl.constexpr, BLOCK_KEYS: ttgl.constexpr, D: ttgl.constexpr,
+    STAGES: ttgl.constexpr, MASK: ttgl.constexpr, RAGGED: ttgl.constexpr,
+    of_scores: ttgl.constexpr, operand: ttgl.constexpr, of_out: ttgl.constexpr,
 ):  # fmt: skip
     # The scores of tile `step` beside the sums of the tile before; then the softmax of `step`.
     stage, parity = step % STAGES, step // STAGES & 1
@@ -145,6 +149,9 @@ def step_of(
     v = v_stages.index(before).reshape([BLOCK_KEYS, D])
     out = warpgroup_mma(weights, v, out, is_async=True)
     named_barrier("arrive", FREE_BARRIER + (WHICH + 1) % GROUPS, 256)  # the next group's
+    numbers = None
+    if seed is not None:  # beside both products
+        numbers = drawn(seed, offset, head, row, col, n_queries, (n_keys + 7) // 8 * 8)
     scores = warpgroup_mma_wait(1, deps=[scores])
     mbarrier.arrive(k_empty.index(stage), count=1)
     if MASK:
@@ -153,7 +160,7 @@ def step_of(
         mbarrier.wait(words_full.index(stage), parity)
         scores = without_padding(scores, words.index(stage))
     new_weights, largest, sums, factor = softmax_step(
-        scores, largest, sums, scale, weights.dtype, operand
+        scores, largest, sums, scale, numbers, drop_below, weights.dtype, operand
     )
     out, weights = warpgroup_mma_wait(0, deps=[out, weights])
     mbarrier.arrive(v_empty.index(before), count=1)
@@ -165,8 +172,9 @@ def step_of(
 @gluon.jit
 def consume(
     WHICH: ttgl.constexpr, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
-    k_full, k_empty, v_full, v_empty, words, words_full, q_lengths_ptr, k_lengths_ptr, shift,
-    n_queries, n_keys, n_heads, table_ptr, table_width, scale, GROUPS: ttgl.constexpr,
+    k_full, k_empty, v_full, v_empty, words, words_full, q_lengths_ptr, k_lengths_ptr,
+    seed_offset_ptr, drop_below, drop_scale, shift, n_queries, n_keys, n_heads, table_ptr,
+    table_width, scale, GROUPS: ttgl.constexpr,
     BLOCK_KEYS: ttgl.constexpr, D: ttgl.constexpr, STAGES: ttgl.constexpr, MASK: ttgl.constexpr,
     CAUSAL: ttgl.constexpr, RAGGED: ttgl.constexpr, HAS_LSE: ttgl.constexpr,
 ):  # fmt: skip
@@ -178,6 +186,9 @@ def consume(
     q = q_tiles.index(WHICH).reshape([GROUP_ROWS, D])
     if WHICH == GROUPS - 1:
         named_barrier("arrive", FREE_BARRIER, 256)  # group 0 goes first
+    seed, offset = None, None
+    if seed_offset_ptr is not None:
+        seed, offset = ttgl.load(seed_offset_ptr), ttgl.load(seed_offset_ptr + 1)
     step = 0
     row_of_table = table_ptr + ttgl.program_id(0) * table_width
     n_tiles = ttgl.load(row_of_table)
@@ -215,6 +226,9 @@ def consume(
         largest = largest_of_rows(scores)
         weights = ttgl.exp2(scores * scale - ttgl.expand_dims(largest * scale, 1))
         sums = sums_of_lanes(weights)
+        if seed is not None:
+            numbers = drawn(seed, offset, head, row, col, n_queries, (n_keys + 7) // 8 * 8)
+            weights = kept(weights, numbers, drop_below)
         weights = ttgl.convert_layout(weights.to(dtype), operand)
         out = ttgl.zeros([GROUP_ROWS, D], ttgl.float32, layout=of_out)
         step += 1
@@ -231,16 +245,18 @@ def consume(
                     col = first_key(j, n_blocks, seen, BLOCK_KEYS)
                 weights, out, largest, sums = step_of(
                     q, k_stages, v_stages, k_full, k_empty, v_full, v_empty, step, weights, out,
-                    largest, sums, row, col, n_keys, shift, scale, words, words_full,
-                    WHICH, GROUPS, BLOCK_KEYS, D, STAGES, True, RAGGED, of_scores, operand, of_out,
+                    largest, sums, row, col, n_keys, shift, scale, words, words_full, seed, offset,
+                    head, n_queries, drop_below, WHICH, GROUPS, BLOCK_KEYS, D, STAGES, True, RAGGED,
+                    of_scores, operand, of_out,
                 )  # fmt: skip
                 step += 1
             rest = ttgl.minimum(below, n_blocks - 1)
-        for _ in range(rest):
+        for j in range(rest):
             weights, out, largest, sums = step_of(
                 q, k_stages, v_stages, k_full, k_empty, v_full, v_empty, step, weights, out,
-                largest, sums, row, 0, n_keys, shift, scale, words, words_full, WHICH,
-                GROUPS, BLOCK_KEYS, D, STAGES, False, RAGGED, of_scores, operand, of_out,
+                largest, sums, row, (rest - 1 - j) * BLOCK_KEYS, n_keys, shift, scale, words,
+                words_full, seed, offset, head, n_queries, drop_below, WHICH, GROUPS, BLOCK_KEYS, D,
+                STAGES, False, RAGGED, of_scores, operand, of_out,
             )  # fmt: skip
             step += 1
         mbarrier.arrive(q_empty.index(WHICH), count=1)
@@ -250,6 +266,8 @@ def consume(
         out = warpgroup_mma(weights, v, out, is_async=True)
         total = ttgl.convert_layout(ttgl.sum(sums, 1), of_rows)
         inverse = 1.0 / total
+        if seed is not None:
+            inverse = drop_scale / total
         if MASK:  # a row that sees no key gives zeros, and the logarithm of 0
             inverse = ttgl.where(largest == MASKED, 0.0, inverse)
         inverse = ttgl.convert_layout(inverse, ttgl.SliceLayout(1, of_out))
@@ -280,11 +298,11 @@ def consume(
 @gluon.jit(do_not_specialize=SIZES)  # one binary for all shapes
 def hopper_attention(
     q_desc, k_desc, v_desc, o_desc, lse_ptr, q_lengths_ptr, k_lengths_ptr, padding_ptr,
-    padding_batch_stride, padding_col_stride, shift, n_queries, n_keys, n_heads,
-    heads_a_key, table_ptr, table_width, scale, GROUPS: ttgl.constexpr, BLOCK_KEYS: ttgl.constexpr,
-    D: ttgl.constexpr, STAGES: ttgl.constexpr, MASK: ttgl.constexpr, CAUSAL: ttgl.constexpr,
-    RAGGED: ttgl.constexpr, HAS_LSE: ttgl.constexpr, REGISTERS: ttgl.constexpr,
-    OF_PRODUCER: ttgl.constexpr,
+    padding_batch_stride, padding_col_stride, seed_offset_ptr, drop_below, drop_scale, shift,
+    n_queries, n_keys, n_heads, heads_a_key, table_ptr, table_width, scale, GROUPS: ttgl.constexpr,
+    BLOCK_KEYS: ttgl.constexpr, D: ttgl.constexpr, STAGES: ttgl.constexpr, MASK: ttgl.constexpr,
+    CAUSAL: ttgl.constexpr, RAGGED: ttgl.constexpr, HAS_LSE: ttgl.constexpr,
+    REGISTERS: ttgl.constexpr, OF_PRODUCER: ttgl.constexpr,
 ):  # fmt: skip
     # A program an SM, which takes the tiles of queries in its row of the table. `scale` has the
     # factor log2 e. With MASK, query i sees key i + shift and those before: where attention isn't
@@ -326,14 +344,14 @@ def hopper_attention(
         ttgl.warp_specialize([
             (consume, (0, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
                        k_full, k_empty, v_full, v_empty, words, words_full, q_lengths_ptr,
-                       k_lengths_ptr, shift, n_queries, n_keys, n_heads,
-                       table_ptr, table_width, scale, GROUPS, BLOCK_KEYS, D, STAGES, MASK, CAUSAL,
-                       RAGGED, HAS_LSE)),
+                       k_lengths_ptr, seed_offset_ptr, drop_below, drop_scale, shift,
+                       n_queries, n_keys, n_heads, table_ptr, table_width, scale, GROUPS,
+                       BLOCK_KEYS, D, STAGES, MASK, CAUSAL, RAGGED, HAS_LSE)),
             (consume, (1, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
                        k_full, k_empty, v_full, v_empty, words, words_full, q_lengths_ptr,
-                       k_lengths_ptr, shift, n_queries, n_keys, n_heads,
-                       table_ptr, table_width, scale, GROUPS, BLOCK_KEYS, D, STAGES, MASK, CAUSAL,
-                       RAGGED, HAS_LSE)),
+                       k_lengths_ptr, seed_offset_ptr, drop_below, drop_scale, shift,
+                       n_queries, n_keys, n_heads, table_ptr, table_width, scale, GROUPS,
+                       BLOCK_KEYS, D, STAGES, MASK, CAUSAL, RAGGED, HAS_LSE)),
             (produce, (q_desc, k_desc, v_desc, q_tiles, k_stages, v_stages, q_full, q_empty, k_full,
                        k_empty, v_full, v_empty, q_lengths_ptr, k_lengths_ptr, shift, n_queries,
                        n_keys, n_heads, heads_a_key, table_ptr, table_width, GROUPS, BLOCK_KEYS, D,
@@ -343,19 +361,19 @@ def hopper_attention(
         ttgl.warp_specialize([
             (consume, (0, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
                        k_full, k_empty, v_full, v_empty, words, words_full, q_lengths_ptr,
-                       k_lengths_ptr, shift, n_queries, n_keys, n_heads,
-                       table_ptr, table_width, scale, GROUPS, BLOCK_KEYS, D, STAGES, MASK, CAUSAL,
-                       RAGGED, HAS_LSE)),
+                       k_lengths_ptr, seed_offset_ptr, drop_below, drop_scale, shift,
+                       n_queries, n_keys, n_heads, table_ptr, table_width, scale, GROUPS,
+                       BLOCK_KEYS, D, STAGES, MASK, CAUSAL, RAGGED, HAS_LSE)),
             (consume, (1, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
                        k_full, k_empty, v_full, v_empty, words, words_full, q_lengths_ptr,
-                       k_lengths_ptr, shift, n_queries, n_keys, n_heads,
-                       table_ptr, table_width, scale, GROUPS, BLOCK_KEYS, D, STAGES, MASK, CAUSAL,
-                       RAGGED, HAS_LSE)),
+                       k_lengths_ptr, seed_offset_ptr, drop_below, drop_scale, shift,
+                       n_queries, n_keys, n_heads, table_ptr, table_width, scale, GROUPS,
+                       BLOCK_KEYS, D, STAGES, MASK, CAUSAL, RAGGED, HAS_LSE)),
             (consume, (2, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
                        k_full, k_empty, v_full, v_empty, words, words_full, q_lengths_ptr,
-                       k_lengths_ptr, shift, n_queries, n_keys, n_heads,
-                       table_ptr, table_width, scale, GROUPS, BLOCK_KEYS, D, STAGES, MASK, CAUSAL,
-                       RAGGED, HAS_LSE)),
+                       k_lengths_ptr, seed_offset_ptr, drop_below, drop_scale, shift,
+                       n_queries, n_keys, n_heads, table_ptr, table_width, scale, GROUPS,
+                       BLOCK_KEYS, D, STAGES, MASK, CAUSAL, RAGGED, HAS_LSE)),
             (produce, (q_desc, k_desc, v_desc, q_tiles, k_stages, v_stages, q_full, q_empty, k_full,
                        k_empty, v_full, v_empty, q_lengths_ptr, k_lengths_ptr, shift, n_queries,
                        n_keys, n_heads, heads_a_key, table_ptr, table_width, GROUPS, BLOCK_KEYS, D,
@@ -365,14 +383,14 @@ def hopper_attention(
         ttgl.warp_specialize([
             (consume, (0, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
                        k_full, k_empty, v_full, v_empty, words, words_full, q_lengths_ptr,
-                       k_lengths_ptr, shift, n_queries, n_keys, n_heads,
-                       table_ptr, table_width, scale, GROUPS, BLOCK_KEYS, D, STAGES, MASK, CAUSAL,
-                       RAGGED, HAS_LSE)),
+                       k_lengths_ptr, seed_offset_ptr, drop_below, drop_scale, shift,
+                       n_queries, n_keys, n_heads, table_ptr, table_width, scale, GROUPS,
+                       BLOCK_KEYS, D, STAGES, MASK, CAUSAL, RAGGED, HAS_LSE)),
             (consume, (1, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
                        k_full, k_empty, v_full, v_empty, words, words_full, q_lengths_ptr,
-                       k_lengths_ptr, shift, n_queries, n_keys, n_heads,
-                       table_ptr, table_width, scale, GROUPS, BLOCK_KEYS, D, STAGES, MASK, CAUSAL,
-                       RAGGED, HAS_LSE)),
+                       k_lengths_ptr, seed_offset_ptr, drop_below, drop_scale, shift,
+                       n_queries, n_keys, n_heads, table_ptr, table_width, scale, GROUPS,
+                       BLOCK_KEYS, D, STAGES, MASK, CAUSAL, RAGGED, HAS_LSE)),
             (produce, (q_desc, k_desc, v_desc, q_tiles, k_stages, v_stages, q_full, q_empty, k_full,
                        k_empty, v_raw, v_empty, q_lengths_ptr, k_lengths_ptr, shift, n_queries,
                        n_keys, n_heads, heads_a_key, table_ptr, table_width, GROUPS, BLOCK_KEYS, D,
