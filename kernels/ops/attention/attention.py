@@ -132,9 +132,11 @@ def attention(
     are in fp32; fp32 is multiplied in full, never as tf32. On capability 9.0 a kernel written for
     it computes what `configurations.suits_hopper` takes. On a CPU the kernel is interpreted.
 
-    Gradients of q, k, v and bias take two launches, a bias's one more, with the same bits each
-    time; kept for them are the inputs, o and log Σ exp. Gradients that are differentiated again
-    (create_graph=True) are by PyTorch's operators, which hold B·H·Sq·Sk elements of fp32 several
+    Gradients of q, k, v and bias take two launches, a bias's one more, and on capability 9.0 three,
+    with dropout one more, which writes a bit a weight for some heads at a time, 64 MiB or those of
+    one head. They have the same bits each time; kept for them are the inputs, o and log Σ exp.
+    Gradients that are differentiated again (create_graph=True) are by PyTorch's operators, which
+    hold B·H·Sq·Sk elements of fp32 several
     times. Inside a transform of `torch.func` and in forward-mode differentiation PyTorch's
     operators compute everything. ValueError or TypeError names the argument, what it got and what
     it takes.

@@ -253,8 +253,8 @@ def suits_hopper(
     """Whether the kernel written for Hopper takes such tensors: where not, `fused` stands in.
 
     It runs on capability 9.0, in 16 bits, for head dimensions 64 and 128, where the copy engine
-    takes all three tensors. Causal masks, lengths and key padding are its own; a window, a bias and
-    dropout are not (`forward.forward`).
+    takes all three tensors. Causal masks, lengths and key padding are its own, and dropout alone,
+    for the head dimensions in HOPPER_DROPPED; a window and a bias are not (`forward.forward`).
     """
     return (
         capability == (9, 0)

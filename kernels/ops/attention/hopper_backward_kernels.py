@@ -12,8 +12,8 @@ weights (AHEAD). With D = 128 registers are short: it asks for dP beside its exp
 beside the making of dS, and for the next S alone behind dK.
 
 `attention_rows` goes before both: delta = Σ o · do − dL of each row, and its log-sum-exp in units
-of log 2. Rows are padded to whole tiles there, with an L of +∞: their weights are 0, as those of a
-row that sees no key.
+of log 2; with dropout so does `dropped_bits_kernels`. Rows are padded to whole tiles there, with an
+L of +∞: their weights are 0, as those of a row that sees no key.
 
 Sources: as `hopper_kernels`.
 """

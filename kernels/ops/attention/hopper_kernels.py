@@ -15,7 +15,8 @@ does its exponentials.
 
 Tiles of queries come from a table that the host made (`hopper.schedule`), longest first. Keys run
 from the last to the first, so that a causal group meets its diagonal at once, and the tiles that
-need no mask follow in one loop. Lengths and padding, RAGGED, stand in `hopper_masks.py`.
+need no mask follow in one loop. Lengths and padding, RAGGED, stand in `hopper_masks.py`, dropout's
+numbers in `hopper_dropout.py`.
 
 Sources: Dao and others, "FlashAttention" (arXiv:2205.14135); Shah and others, "FlashAttention-3"
 (arXiv:2407.08608); NVIDIA, "PTX ISA".
