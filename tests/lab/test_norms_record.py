@@ -24,9 +24,10 @@ FORWARD = {"layernorm": 1.25, "rmsnorm": 1.25, "softmax": 1.4}
 FORWARD |= {"add_layernorm": 1.5, "add_rmsnorm": 1.5}
 TRAIN = dict.fromkeys(FORWARD, 1.3) | {"softmax": 1.6}
 # More than the bound on a card, and why. The samples of this cell lie far apart, a p95 at half as
-# much again as the median: the interval of the paired ratio is from 1.25 to 1.45, and the bound is
-# in it. RMSNorm's step, which makes the same calls with one tensor fewer, takes PyTorch's time.
-HIGHER = {("h200", "layernorm", "train"): 1.45}
+# much again as the median, and the record's own verdict on it is to run it anew. The interval of
+# the paired ratio, 1.25 to 1.45, has the bound in it. RMSNorm's step, which makes the same calls
+# with one tensor fewer, takes PyTorch's time.
+HIGHER = {("h200", "layernorm", "train"): 1.35}
 
 
 @pytest.fixture(params=RECORDED, ids=lambda one: one.gpu)

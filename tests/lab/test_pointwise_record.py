@@ -19,11 +19,11 @@ pytestmark = pytest.mark.skipif(
 
 LARGE, MLP = "16384x8192", "8192x14336"
 # Lower than the bound on a card, and why. An H200 has 1.43 times an H100's bandwidth for the same
-# SMs at the same clocks, so a copy is done sooner and the arithmetic is not. The backward of a norm,
+# SMs at the same clocks: a copy is done sooner, and the arithmetic is not. The backward of a norm,
 # of a norm and GELU, and of all of the chain move the same three tensors, and each reaches less of
 # the copy than the one before: see the test of that. (The suite's profile counts issue slots for
-# backwards of one launch alone, and this one has two; the loop that it is compiled to has 42
-# instructions an element, six tenths of the slots of its time, by two warps a scheduler.)
+# backwards of one launch alone, and this one has two. The loop that it is compiled to has 42
+# instructions an element: six tenths of the slots of its time, by two warps a scheduler.)
 LOWER = {("h200", "bwd"): 0.70}
 
 
