@@ -65,8 +65,13 @@ def test_the_bytes_of_the_recorded_rows_are_those_that_are_counted_today():
 
     op = get("layernorm")
     first = {}  # of a variant, width and kind of dtype: the shape and dtype that are counted
-    for recording in recordings("norms"):
-        counted = [row for row in recording.select(op="layernorm", pass_="fwd") if row.bytes_unique]
+    recorded = {
+        one.gpu: [row for row in one.select(op="layernorm", pass_="fwd") if row.bytes_unique]
+        for one in recordings("norms")
+    }
+    # A run may time alone, and leave the counts out of all of its rows. The H100's has them.
+    assert recorded["h100-sxm"]
+    for counted in filter(None, recorded.values()):
         assert {row.dtype for row in counted} == {"bf16", "fp16", "fp32"}
         for row in sorted(counted, key=lambda row: row.dtype):  # bf16 before fp16
             shape, dtype = parse_shape(row.shape), parse_dtype(row.dtype)

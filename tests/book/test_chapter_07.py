@@ -10,10 +10,11 @@ import triton
 
 import kernels
 from book.tools import build
+from kernels.lab.measuring.shown import recorded
 from kernels.lab.records.data import recordings
 from kernels.launch import recording
 from kernels.launch.triton_compile import compile_launch
-from kernels.ops.norms import layernorm
+from kernels.ops.norms import layernorm, rmsnorm
 from kernels.ops.norms.backward_kernels import norm_backward_rows, sum_partials
 from kernels.ops.norms.configurations import BACKWARD, WIDE_HALF
 from kernels.paths import ROOT
@@ -339,6 +340,30 @@ def test_liger_writes_two_tensors_for_rmsnorm(card):
         theirs, x_bytes = card.row("rmsnorm", "liger", shape), shape[0] * shape[1] * 2
         assert theirs.bytes_dram_read < 2.1 * x_bytes
         assert 1.85 * x_bytes < theirs.bytes_dram_write < 2.1 * x_bytes
+
+
+def test_an_h200_loses_most_at_layernorms_narrow_rows():
+    def shares(gpu, op, shape):
+        (card,) = recorded(op.name, shape, torch.bfloat16, gpu=gpu, pass_="bwd")
+        took = {row.variant: row.time_us_p50 for row in card.graph()}
+        return {name: took["copy"] / took[name] for name in took}
+
+    lost, libraries = {}, ("torch", "compile", "liger")
+    narrow = (layernorm.OP.name, (65536, 1024))
+    for op in (layernorm.OP, rmsnorm.OP):
+        for shape in ((65536, 1024), (4096, 4096), (4096, 8192), (16384, 8192), (8192, 16384)):
+            before, now = (shares(gpu, op, shape) for gpu in ("h100-sxm", "h200"))
+            lost[op.name, shape] = before["fused"] - now["fused"]
+            best = max(now[name] for name in libraries)
+            level = (op.name, shape) == narrow
+            assert now["fused"] == pytest.approx(best, rel=0.01) if level else now["fused"] > best
+        assert 0 < lost[op.name, (16384, 8192)] < 0.02
+        small = shares("h200", op, (512, 1024))
+        assert 0.85 * small["torch"] < small["fused"] < small["torch"] < 0.4
+        assert small["fused"] > max(small["compile"], small["liger"])
+    assert min(lost.values()) > 0
+    assert max(lost, key=lost.get) == narrow
+    assert lost[rmsnorm.OP.name, (65536, 1024)] < 0.3 * lost[narrow]
 
 
 def test_the_notebook_runs_and_its_counts_are_as_told():

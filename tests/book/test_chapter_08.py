@@ -13,6 +13,7 @@ from kernels.lab.counting.instructions import instructions
 from kernels.lab.measuring.shown import recorded
 from kernels.launch import interpreting, recording
 from kernels.ops.chains import bias_gelu_dropout_residual as chain
+from kernels.ops.chains import layernorm_gelu_dropout_residual as norm_chain
 from kernels.paths import ROOT
 from kernels.philox import scale, threshold
 
@@ -131,6 +132,15 @@ def test_in_triton_nothing_is_full_where_a_call_serves_one_element():
     for kernel in (simple, by_hand):
         assert max(kernel["pipes_pct"], key=kernel["pipes_pct"].get) == "fmaheavy"
     assert simple["pipes_pct"]["fmaheavy"] == pytest.approx(by_hand["pipes_pct"]["fmaheavy"], abs=2)
+    # By clocks that pipe is the fullest of all, and what warps wait for.
+    busiest = max(*simple["busy_pct"].values(), simple["dram_pct"], simple["issue_pct"])
+    assert 75 < simple["busy_pct"]["fmaheavy"] == busiest < 95
+    assert simple["busy_pct"]["fmaheavy"] > 1.4 * simple["pipes_pct"]["fmaheavy"]
+    assert max(simple["waits"], key=simple["waits"].get) == "math_pipe_throttle"
+    assert simple["waits"]["long_scoreboard"] < 0.5 * simple["waits"]["math_pipe_throttle"]
+    for kernel in (good, by_hand):
+        assert max(kernel["waits"], key=kernel["waits"].get) == "long_scoreboard"
+    assert by_hand["waits"]["math_pipe_throttle"] > 2
 
 
 def test_the_norm_in_front_runs_at_the_copys_rate_without_dropout():
@@ -138,7 +148,7 @@ def test_the_norm_in_front_runs_at_the_copys_rate_without_dropout():
 
     def share(pass_="fwd", options=()):
         (card,) = recorded(
-            "layernorm_gelu_dropout_residual",
+            norm_chain.OP.name,
             *((16384, 8192), torch.bfloat16),
             gpu="h200",
             pass_=pass_,
@@ -148,8 +158,36 @@ def test_the_norm_in_front_runs_at_the_copys_rate_without_dropout():
         assert took["fused"] < 0.5 * min(took["torch"], took["compile"]) or options
         return took["copy"] / took["fused"]
 
+    with_it, without = (
+        recorded(norm_chain.OP.name, LARGE, torch.bfloat16, gpu="h200", options=options)[0]
+        for options in ((), (("p", 0),))
+    )
+    (draws,), (plain,) = with_it.kernels("fused"), without.kernels("fused")
+    assert draws["issue_pct"] > plain["issue_pct"]
+    assert max(draws["issue_pct"], draws["dram_pct"]) < 75 < 85 < plain["dram_pct"]
+    assert draws["waits"]["long_scoreboard"] < plain["waits"]["long_scoreboard"]
     assert share(options=(("p", 0),)) > 0.97
     assert 0.97 > share() > 0.80 > share("bwd") > 0.6
+
+
+def test_backwards_of_three_passes_fall_behind_by_their_arithmetic():
+    shares = {}
+    for op in (chain.OP.name, "layernorm_gelu", norm_chain.OP.name):
+        (card,) = recorded(op, LARGE, torch.bfloat16, gpu="h200", pass_="bwd")
+        took, moved = times_us(card), {}
+        for name in ("torch", "compile", "fused"):
+            launched = card.kernels(name)
+            moved[name] = sum(k["dram_read"] + k["dram_write"] for k in launched) / (2 * N)
+            shares[op, name] = took["copy"] / took[name]
+        assert moved["fused"] == pytest.approx(3, rel=0.03)
+        # The others by the bytes: what they move more explains most of what they take.
+        for name in ("torch", "compile"):
+            assert moved[name] > 1.4 * moved["fused"]
+            at_a_copys_rate = moved[name] / 3 * took["copy"]
+            assert at_a_copys_rate > 0.7 * took[name]
+    names = (chain.OP.name, "layernorm_gelu", norm_chain.OP.name)
+    fused = [shares[op, "fused"] for op in names]
+    assert fused == sorted(fused, reverse=True)
 
 
 def test_a_state_for_each_thread_costs_hundreds_of_times_the_chain():

@@ -20,6 +20,7 @@ from kernels.paths import ROOT
 CHAPTER = "09_what_compilers_fuse.ipynb"
 N = 4096
 BLOCKS = {"XBLOCK": 8, "R0_BLOCK": 2048, "num_warps": 16}
+DRAM = ("dram_read", "dram_write")
 ROW = {"XBLOCK": 1, "R0_BLOCK": 4096, "num_warps": 16}  # the whole row in a block
 
 
@@ -170,6 +171,17 @@ def test_dram_reads_once_what_the_generated_kernels_ask_for_twice():
             assert row.bytes_dram_read == pytest.approx(shape[0] * shape[1] * 2, rel=0.02)
             ratio = row.time_us_p50 / copy.time_us_p50
             assert (ratio > 1.5) == (name == "softmax")
+
+
+def test_the_chains_random_numbers_are_written_to_dram_and_read_from_a_cache():
+    for shape, all_written in (((4096, 4096), False), ((16384, 8192), True)):
+        (card,) = recorded("layernorm_gelu_dropout_residual", shape, torch.bfloat16, gpu="h200")
+        *_, kernel = card.kernels("compile")
+        read, written = (kernel[way] / (2 * shape[0] * shape[1]) for way in DRAM)
+        assert read == pytest.approx(2, rel=0.02)  # x and the residual
+        assert (2.85 < written < 3) == all_written  # y, and four bytes a random number
+        assert read + written > 1.35 * 3
+        assert all_written is (read + written > 1.6 * 3)
 
 
 def test_the_record_and_the_times_are_of_the_same_versions(record):
