@@ -23,10 +23,10 @@ def card(request):
     return request.param
 
 
-def rate(card, baseline, variant, length, dim, causal):
+def rate(card, baseline, variant, length, dim, causal, pass_="fwd"):
     """How many times as fast as the baseline a variant is, by medians of graph replays."""
     shape, options = place(length, dim, causal)
-    where = {"op": "attention", "pass_": "fwd", "shape": shape, "options": options}
+    where = {"op": "attention", "pass_": pass_, "shape": shape, "options": options}
     where["timing"] = "graph"
     times = [card.one(variant=name, **where).time_us_p50 for name in (baseline, variant)]
     return times[0] / times[1]
@@ -83,6 +83,44 @@ def test_plain_triton(card):
 def test_the_kernel_of_the_page(card):
     found = {cell: rate(card, FLASH, "fused_simple", *cell) for cell in cells(card, 8192)}
     assert min(found.values()) >= 1.0, found
+
+
+# Going back, by card and cell: what is asked of cuDNN's and of flash's speed, and what was met.
+# Without a mask the five products that cuDNN needs are seven here: S and dP are made in both
+# passes, which is the price of one order of sums without atomics.
+LOWER = {("h200", 8192, 64, False): (0.88, 1.48)}
+
+
+def test_going_back(card):
+    where = {"op": "attention", "pass_": "bwd", "timing": "graph"}
+    found = 0
+    for length in (512, 2048, 8192, 16384):
+        for dim in DIMS:
+            for causal in (False, True):
+                shape, options = place(length, dim, causal)
+                told = {"shape": shape, "options": options}
+                if not card.select(variant="fused_hopper", **where, **told):
+                    continue
+                found += 1
+                flash, cudnn = (
+                    rate(card, one, "fused_hopper", length, dim, causal, "bwd")
+                    for one in (FLASH, CUDNN)
+                )
+                least = {512: (0.0, 1.0), 2048: (0.0, 1.3)}.get(length, (0.90, 1.55))
+                of_cudnn, of_flash = LOWER.get((card.gpu, length, dim, causal), least)
+                assert cudnn >= of_cudnn, (length, dim, causal, cudnn)
+                assert flash >= of_flash, (length, dim, causal, flash)
+    assert found == 16 or (cut(card) and found >= 6)
+
+
+def test_triton_going_back(card):
+    where = {"op": "attention", "pass_": "bwd", "timing": "graph", "variant": FLASH}
+    there = {(row.shape, row.options) for row in card.select(**where)}
+    every = [(n, d, c) for n in (8192, 16384) for d in DIMS for c in (False, True)]
+    found = [one for one in every if place(*one) in there]
+    assert found == every or (cut(card) and len(found) >= 4)
+    for cell in found:
+        assert rate(card, FLASH, "fused", *cell, "bwd") >= 1.2, cell
 
 
 def test_errors(card):

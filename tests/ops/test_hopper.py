@@ -205,14 +205,24 @@ def test_what_is_not_padded_has_nothing_of_it(d, causal):
 def test_where_attention_steps_aside():
     q, k = torch.empty(2, 8, 256, 64, dtype=torch.half), torch.empty(2, 4, 256, 64).half()
     lengths, padding = torch.full((2,), 9), torch.zeros(2, 256, dtype=torch.bool)
-    its_own = ({"k_lengths": lengths}, {"q_lengths": lengths}, {"key_padding_mask": padding})
     bias, seed = torch.zeros(1, 1, 256, 256).half(), torch.zeros(2, dtype=torch.int64)
+    drops = {"dropout_p": 0.1, "seed_offset": seed}
+    its_own = (
+        {"k_lengths": lengths},
+        {"q_lengths": lengths},
+        {"key_padding_mask": padding},
+        drops,
+        {"causal": True, **drops},
+    )
     others = (
         {"window": 8},
         {"window": 8, "k_lengths": lengths},
         {"bias": bias},
         {"bias": bias, "key_padding_mask": padding},
-        {"dropout_p": 0.1, "seed_offset": seed},
+        {"k_lengths": lengths, **drops},
+        {"key_padding_mask": padding, **drops},
+        {"window": 8, **drops},
+        {"dropout_p": 1.0, "seed_offset": seed},
     )
 
     def gluon_for(q, k, **options):
@@ -222,6 +232,9 @@ def test_where_attention_steps_aside():
     assert gluon_for(q, k) == [True]
     assert [gluon_for(q, k, **one) for one in its_own] == [[True]] * len(its_own)
     assert [gluon_for(q, k, **one) for one in others] == [[False]] * len(others)
+    wide = [torch.empty(*one.shape[:3], 128).half() for one in (q, k)]
+    assert gluon_for(*wide) == [True]
+    assert gluon_for(*wide, **drops) == [False]
     assert gluon_for(q.float(), k.float()) == [False]
     assert gluon_for(q[..., :32], k[..., :32]) == [False]
     assert gluon_for(torch.empty(2, 8, 256, 65).half()[..., 1:], k) == [False]  # at odd places
