@@ -565,3 +565,15 @@ def test_the_command_holds_no_path_of_the_machine(monkeypatch):
 )
 def test_an_error_is_told_by_its_first_sentence(text, told):
     assert cell_bench.first_line(ValueError(text)) == f"ValueError{': ' * bool(told)}{told}"
+
+
+def test_what_holds_most_is_left_out_where_all_do_not_fit(capsys):
+    bench = object.__new__(cell_bench.Bench)
+    bench.memory = 40 << 30
+    cell = SimpleNamespace(name="the cell")
+    variants = [SimpleNamespace(name=name) for name in ("eager", "torch", "fused")]
+    held = {"eager": 9 << 30, "torch": 1 << 30, "fused": 0}
+    assert bench.fitting(cell, variants, held) == variants
+    held["torch"] = 2 << 30  # 11 of the 10 GiB that a quarter is
+    assert bench.fitting(cell, variants, held) == variants[1:]
+    assert "left out the cell eager: it holds 9.0 GiB" in capsys.readouterr().out
