@@ -5,6 +5,7 @@ import torch
 
 from kernels.launch import assume_capability, gluon, recording
 from kernels.launch.gluon import is_gluon
+from kernels.launch.tape import Tape
 from kernels.ops.attention import backward_configurations
 from kernels.ops.attention.backward import backward
 from kernels.ops.attention.backward_configurations import HOPPER_ROWS
@@ -100,6 +101,25 @@ def test_sections_hold_every_head_once(monkeypatch, batches, heads, most):
     assert of_batch * some * 100 <= max(most, 100)
     assert 1 <= some <= heads
     assert 1 <= of_batch <= batches
+
+
+@pytest.mark.parametrize("most", [1, 64 << 20])
+def test_a_call_with_dropout_can_be_made_again_from_its_record(monkeypatch, most):
+    """Its parts are views of its arguments and of what it allocates: a tape knows each."""
+    monkeypatch.setattr(hopper_backward, "MOST_BITS", most)
+    q, k = (torch.empty(3, heads, 300, 64, dtype=DTYPES["bf16"]) for heads in (4, 2))
+    given = Given(q, k, k, causal=True, dropout_p=0.1, seed_offset=torch.zeros(2).long())
+
+    def call(q, k, v, lse, seed_offset):
+        told = given._replace(q=q, k=k, v=v, seed_offset=seed_offset, by_hand=True)
+        return backward(told, q, lse, q, None, False)[:3]
+
+    for _ in range(2):  # the tables of work are made by the first
+        tape = Tape()
+        with recording() as launches:
+            tape.run(call, (q, k, k, torch.empty(3, 4, 300), given.seed_offset))
+    assert tape.complete
+    assert len(list(launches)) == (1 + 3 * 2 * 3 if most == 1 else 4)
 
 
 def test_where_it_steps_aside(taken, monkeypatch):
