@@ -263,6 +263,19 @@ def test_with_pytorchs_products_a_bias_costs_a_launch(cells, monkeypatch):
     assert "24 in place of 20" in cells["back-read"]
 
 
+@pytest.mark.parametrize("recording", recordings("encoder"), ids=lambda one: one.gpu)
+def test_a_hopper_card_goes_back_by_more_launches(recording, cells):
+    timeline = recording.provenance["timelines"]["encoder_pre:fused:8x2048x1024:bf16:p=0.1:train"]
+    names = [name for name, _, _ in timeline]
+    back = names[names.index("dropped_backward_tile") :]
+    its_own = ["attention_rows", "attention_dropped_bits", "hopper_dkdv", "hopper_dq"]
+    first = back.index(its_own[0])
+    assert back[first : first + len(its_own)] == its_own
+    assert back.count("column_sums") == 8
+    assert len(back) - sum("splitK" in name and "reduce" in name for name in back) == 30
+    assert "$dK$ and $dV$, then $dQ$: 30, and one more" in cells["back-read"]
+
+
 def test_dropout_is_replayed(told):
     same, other = (float(x) for x in re.findall(r"gradient (\S+)", told["replay"]))
     assert same < 1e-5 < 0.3 < other
