@@ -530,6 +530,28 @@ def test_the_timelines_are_told_by_kind(shown, tmp_path):
     assert rows["a and LN(h)"][2:] == [f"{least:,.0f} µs", "120 µs", f"{120 / least:.1f}"]
 
 
+@pytest.mark.parametrize("recording", recordings("encoder"), ids=lambda one: one.gpu)
+def test_a_step_by_hopper_kernels_stands_beside_those_without_dropout(recording, shown):
+    text = shown("dropped", DATA_DIR)
+    (row,) = (row for row in table(text) if row[0].startswith("fused"))
+    assert row[0] == f"fused_hopper, {recording.provenance['card']['name']}"
+    timeline = recording.provenance["timelines"]["encoder_pre:fused:8x2048x1024:bf16:p=0.1:train"]
+    took = {name: us for name, _, us in timeline}
+    assert row[1] == f"{took['hopper_attention']:,.0f} µs"
+    passes = took["attention_rows"] + took["hopper_dkdv"] + took["hopper_dq"]
+    bits = took["attention_dropped_bits"]
+    assert row[3] == f"{passes + bits:,.0f} µs"
+    assert f"writes bits takes {bits:,.0f} µs, the others {passes:,.0f} µs." in text
+    for pass_, cell in (("fwd", row[2]), ("bwd", row[4])):
+        (alone,) = (
+            one.time_us_p50
+            for found in recorded("attention", (B, 16, S, 64), torch.bfloat16, pass_=pass_)
+            for one in found.graph("fused_hopper")
+            if one.variant == "fused_hopper" and found.card == recording.provenance["card"]["name"]
+        )
+        assert cell == f"{alone:,.0f} µs"
+
+
 def test_a_recorded_peak_stands_beside_the_counted(shown, tmp_path):
     peaks = {"torch": 800_000_000, "compile": 700_000_000, "fused": 680_000_000}
     record = {
