@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from kernels.ops.layers import replayed
 from kernels.ops.layers.by_operators import by_operators
 from kernels.ops.layers.encoder import FusedEncoder
 from kernels.ops.layers.encoder_layer import FusedEncoderLayer, draw
 from kernels.ops.layers.masks import Seen
+from kernels.ops.layers.replaying import OneStream
 from tests.ops.test_encoder_layer import BATCH, HEADS, INNER, LENGTH, WIDTH, made, random
 
 # ------------------------------------------------------------------------------------------ states
@@ -105,15 +105,15 @@ def test_ddp_on_one_process_gives_the_same_bits(norm_first, one_process):
 
 
 def test_a_second_stream_is_refused(monkeypatch):
-    ready = replayed.ReplayedEncoder(made().eval())
+    one = OneStream("ReplayedEncoder")
     streams = iter((7, 7, 8))
     monkeypatch.setattr(
         torch.cuda, "current_stream", lambda _: SimpleNamespace(cuda_stream=next(streams))
     )
     for _ in range(2):
-        ready._refuse_other_streams(torch.device("cuda", 0))
+        one.refuse_others(torch.device("cuda", 0))
     with pytest.raises(RuntimeError, match=r"called on another stream before.*for each stream$"):
-        ready._refuse_other_streams(torch.device("cuda", 0))
+        one.refuse_others(torch.device("cuda", 0))
 
 
 # ------------------------------------------------------------------------------- a short training

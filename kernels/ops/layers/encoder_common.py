@@ -29,6 +29,7 @@ from kernels.ops.layers.by_operators import by_operators
 from kernels.ops.layers.encoder_layer import N_DROPOUTS, FusedEncoderLayer
 from kernels.ops.layers.masks import seen_by
 from kernels.ops.layers.replayed import ReplayedEncoder
+from kernels.ops.layers.replayed_step import ReplayedStep
 from kernels.ops.norms import common as norms
 from kernels.ops.products import linear as products
 from kernels.ops.shared.available import needs_gpu
@@ -181,7 +182,9 @@ def _fused(layer: FusedEncoderLayer, x: Tensor, seeds: Tensor) -> Tensor:
 def _replayed(layer: FusedEncoderLayer, x: Tensor, _seeds: Tensor) -> Tensor:
     ready = vars(layer).get("_replayed")
     if ready is None:
-        ready = vars(layer)["_replayed"] = ReplayedEncoder(layer)
+        trains = layer.training or (torch.is_grad_enabled() and layer.norm1.weight.requires_grad)
+        kind = ReplayedStep if trains else ReplayedEncoder
+        ready = vars(layer)["_replayed"] = kind(layer.train(trains))
         ready.prepare(x)
     y: Tensor = ready(x)
     return y
@@ -334,8 +337,9 @@ def op_of(name: str, norm_first: bool) -> Op:
             Variant(
                 "fused_graphs",
                 whole(_replayed, FusedEncoderLayer),
+                ("fwd", "train"),
+                own_random=True,
                 waits=True,
-                fits=_drops_nothing,
             ),
             Variant(
                 "fused_checkpointed",

@@ -15,11 +15,17 @@ import torch
 
 from kernels.ops.layers.encoder import FusedEncoder
 from kernels.ops.layers.encoder_layer import FusedEncoderLayer
+from kernels.ops.layers.replaying import (
+    WARM_UPS,
+    OneStream,
+    check_encoder,
+    key_of,
+    not_prepared,
+    put,
+)
 from kernels.ops.layers.workspace import workspace_bytes
 
 Tensor = torch.Tensor
-
-WARM_UPS = 3  # calls that compile kernels, fold weights and keep launches, before a capture
 
 
 @dataclass
@@ -77,18 +83,16 @@ class ReplayedEncoder:
     def __init__(
         self, encoder: FusedEncoder | FusedEncoderLayer, bytes_set_aside: int | None = None
     ) -> None:
-        if not isinstance(encoder, FusedEncoder | FusedEncoderLayer):
-            raise TypeError(
-                f"encoder is a {type(encoder).__name__}; it takes a FusedEncoder or a "
-                "FusedEncoderLayer"
-            )
+        check_encoder(encoder)
         if encoder.training:
-            raise ValueError("encoder is in training; call eval() first: dropout is not replayed")
+            raise ValueError(
+                "encoder is in training; call eval() first; ReplayedStep is for training"
+            )
         self._encoder = encoder
         self._prepared: dict[Any, _Prepared] = {}
         self._pool: Any = None
         self._side: Any = None  # the stream that captures: memory is given out by stream
-        self._stream: int | None = None
+        self._stream = OneStream("ReplayedEncoder")
         self.bytes_set_aside = bytes_set_aside
 
     def prepare(
@@ -125,7 +129,7 @@ class ReplayedEncoder:
             self._capture(ready)
         else:
             self._called(ready)  # what it doesn't take is told now
-        self._prepared[_key(src, mask, src_key_padding_mask, is_causal)] = ready
+        self._prepared[key_of(src, mask, src_key_padding_mask, is_causal)] = ready
 
     def __call__(
         self,
@@ -139,20 +143,12 @@ class ReplayedEncoder:
         ValueError for a call that was not prepared. RuntimeError on another stream than before:
         both would write one workspace.
         """
-        ready = self._prepared.get(_key(src, mask, src_key_padding_mask, is_causal))
+        ready = self._prepared.get(key_of(src, mask, src_key_padding_mask, is_causal))
         if ready is None:
-            told = "" if mask is None and src_key_padding_mask is None else " with these masks"
-            raise ValueError(
-                f"src of shape {tuple(src.shape)} in {src.dtype} on {src.device}{told} is not "
-                "prepared; call prepare() with such tensors first"
-            )
-        given = (src, mask, src_key_padding_mask)
+            raise not_prepared(src, mask, src_key_padding_mask)
         if src.is_cuda:
-            self._refuse_other_streams(src.device)
-        with torch.no_grad():
-            for place, value in zip((ready.src, ready.mask, ready.padding), given, strict=True):
-                if place is not None and value is not None:
-                    place.copy_(value)
+            self._stream.refuse_others(src.device)
+        put((ready.src, ready.mask, ready.padding), (src, mask, src_key_padding_mask))
         if ready.graph is None:
             return self._called(ready)
         ready.graph.replay()
@@ -188,22 +184,3 @@ class ReplayedEncoder:
             y = self._called(ready)
         ready.y = _left_in_place(y, self._pool, graph)
         ready.graph = graph
-
-    def _refuse_other_streams(self, device: torch.device) -> None:
-        stream = torch.cuda.current_stream(device).cuda_stream
-        if self._stream is None:
-            self._stream = stream
-        if stream != self._stream:
-            raise RuntimeError(
-                "this encoder was called on another stream before, and both would write one "
-                "workspace; make a ReplayedEncoder for each stream"
-            )
-
-
-def _key(
-    src: Tensor, mask: Tensor | None, padding: Tensor | None, is_causal: bool
-) -> tuple[Any, ...]:
-    def of(one: Tensor | None) -> Any:
-        return None if one is None else (tuple(one.shape), one.dtype, one.device)
-
-    return of(src), of(mask), of(padding), is_causal

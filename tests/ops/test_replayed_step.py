@@ -1,0 +1,578 @@
+"""A replayed step of training on a CPU: what stands for its graphs does the work again.
+
+So the copies, the counter and what autograd is given are those of a GPU. That graphs hold the same
+numbers is proved in `tests/gpu/test_replayed_step_gpu.py`.
+"""
+
+import gc
+import weakref
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, vmap
+
+from kernels.ops.layers import replaying
+from kernels.ops.layers.encoder import FusedEncoder
+from kernels.ops.layers.encoder_layer import FusedEncoderLayer
+from kernels.ops.layers.prepared_step import ALIGNED, Gradients
+from kernels.ops.layers.replayed_step import ReplayedStep
+from tests.ops.test_encoder_layer import BATCH, LENGTH, WIDTH, made, random, some
+
+SHAPE = BATCH, LENGTH, WIDTH
+
+
+def stack(seed=0, **told):
+    """Two layers, whose numbers differ, and a norm."""
+    found = FusedEncoder(made(**told), 2, nn.LayerNorm(WIDTH))
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for one in found.parameters():
+            one.add_(torch.randn_like(one) * 0.1)
+    return found
+
+
+KINDS = {
+    "pre": lambda: made(dropout=0.3, norm_first=True),
+    "post": lambda: made(dropout=0.3),
+    "stack": lambda: stack(dropout=0.3, norm_first=True),
+    "length first": lambda: made(dropout=0.3, batch_first=False),
+    "flags": lambda: made(
+        dropout=0.3, gelu_checkpoint=True, attn_dropout_checkpoint=True, norm_checkpoint=True
+    ),
+    "stochastic": lambda: made(dropout=0.3, stochastic_mode=True),
+    "bf16": lambda: made(dropout=0.3, norm_first=True).bfloat16(),
+    "two dtypes": lambda: with_wide_norms(made(dropout=0.3)),
+    "no dropout": lambda: made(norm_first=True),
+    "no bias": lambda: made(dropout=0.3, bias=False),
+}
+
+
+def with_wide_norms(layer):
+    layer.bfloat16()
+    layer.norm1.float()
+    return layer
+
+
+def dtype_of(encoder):
+    return next(encoder.parameters()).dtype
+
+
+def inputs(encoder, seed=1, wants=True):
+    """src and dy."""
+    dtype = dtype_of(encoder)
+    x, dy = (random(*SHAPE, dtype=dtype, seed=one) for one in (seed, seed + 1))
+    return x.requires_grad_(wants), dy
+
+
+def ready_of(encoder, *told, **more):
+    step = ReplayedStep(encoder)
+    x, dy = inputs(encoder)
+    step.prepare(x, *told, **more)
+    return step, x, dy
+
+
+def with_gradients(call, parameters, x, dy, seed):
+    """y of `call(x)` by masks of this seed, and the gradients of x and of the parameters."""
+    leaf = x.detach().requires_grad_(x.requires_grad)
+    torch.manual_seed(seed)
+    y = call(leaf)
+    wanted = [one for one in (leaf, *parameters) if one.requires_grad]
+    return y.detach(), *torch.autograd.grad(y, wanted, dy)
+
+
+def equal(one, other):
+    return len(one) == len(other) and all(map(torch.equal, one, other))
+
+
+# ------------------------------------------------------------------------------------ as the layer
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_gives_the_bits_of_the_encoder_in_every_call(kind):
+    encoder = KINDS[kind]()
+    step, parameters = ReplayedStep(encoder), list(encoder.parameters())
+    before = [one.clone() for one in (*parameters, *encoder.buffers())]
+    drawn = torch.get_rng_state()
+    step.prepare(inputs(encoder)[0])
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert equal(before, [*parameters, *encoder.buffers()])
+    assert all(one.grad is None for one in parameters)
+    found = []
+    for seed in (3, 4):
+        x, dy = inputs(encoder, seed)
+        ours = with_gradients(step, parameters, x, dy, seed)
+        assert equal(ours, with_gradients(encoder, parameters, x, dy, seed)), seed
+        found.append((ours, [one.clone() for one in ours]))
+    for shown, kept in found:  # nothing that was handed out was written over
+        assert equal(shown, kept)
+    assert not torch.equal(found[0][0][0], found[1][0][0])
+
+
+def test_each_call_draws_other_masks():
+    step, x, _ = ready_of(made(dropout=0.5))
+    first, second = step(x), step(x)
+    assert not torch.equal(first, second)
+
+
+def test_masks_are_copied_in_and_stand_by_shape():
+    layer = made(norm_first=True)
+    step, x, dy = ready_of(layer)
+    hidden, number = some(BATCH, LENGTH), random(LENGTH, LENGTH, seed=5)
+    step.prepare(x, src_key_padding_mask=hidden)
+    step.prepare(x, number)
+    step.prepare(x, is_causal=True)
+    for told in (
+        {"src_key_padding_mask": some(BATCH, LENGTH, seed=8)},
+        {},
+        {"mask": random(LENGTH, LENGTH, seed=7)},
+        {"is_causal": True},
+    ):
+        ours = with_gradients(lambda u: step(u, **told), layer.parameters(), x, dy, 0)  # noqa: B023
+        named = {"src_mask" if name == "mask" else name: one for name, one in told.items()}
+        theirs = with_gradients(lambda u: layer(u, **named), layer.parameters(), x, dy, 0)  # noqa: B023
+        assert equal(ours, theirs), told
+
+
+@pytest.mark.parametrize("kind", ["length first", "post"])
+def test_one_sequence_without_a_batch(kind):
+    layer = KINDS[kind]()
+    x, dy = random(LENGTH, WIDTH).requires_grad_(), random(LENGTH, WIDTH, seed=2)
+    step = ReplayedStep(layer)
+    step.prepare(x)
+    both = (with_gradients(call, layer.parameters(), x, dy, 4) for call in (step, layer))
+    assert equal(*both)
+
+
+def test_src_without_a_gradient_is_another_step():
+    layer = made(dropout=0.3)
+    x, dy = inputs(layer, wants=False)
+    step = ReplayedStep(layer)
+    step.prepare(x)
+    ours = with_gradients(step, layer.parameters(), x, dy, 2)
+    assert equal(ours, with_gradients(layer, layer.parameters(), x, dy, 2))
+    with pytest.raises(ValueError, match="src .* that wants a gradient is not prepared; call prep"):
+        step(x.clone().requires_grad_())
+
+
+@pytest.mark.parametrize("kind", ["post", "stack"])
+def test_frozen_parameters_get_none(kind):
+    encoder = KINDS[kind]()
+    for name, one in encoder.named_parameters():
+        one.requires_grad_("linear1" not in name and "norm2" not in name)
+    step, x, dy = ready_of(encoder)
+    both = (with_gradients(call, encoder.parameters(), x, dy, 2) for call in (step, encoder))
+    assert equal(*both)
+    y = step(x)
+    y.backward(dy)
+    assert all((one.grad is None) != one.requires_grad for one in encoder.parameters())
+
+
+def test_with_nothing_to_learn_there_is_no_way_back():
+    layer = made(dropout=0.3).requires_grad_(False)
+    x, dy = inputs(layer)
+    step = ReplayedStep(layer)
+    step.prepare(x)  # src alone
+    both = (with_gradients(call, (), x, dy, 2) for call in (step, layer))
+    assert equal(*both)
+    step.prepare(x.detach())
+    assert not step(x.detach()).requires_grad
+
+
+def test_without_gradients_a_call_is_a_forward():
+    layer = made(dropout=0.3)
+    step, x, _ = ready_of(layer)
+    for block in (torch.no_grad, torch.inference_mode):
+        with block():
+            torch.manual_seed(4)
+            y = step(x)
+            assert not y.requires_grad
+            torch.manual_seed(4)
+            assert torch.equal(y, layer(x))
+
+
+class Partly(nn.Module):
+    """A last module with a parameter that nothing comes of, and one that it shares."""
+
+    def __init__(self, shared):
+        super().__init__()
+        self.unused = nn.Parameter(torch.ones(3))
+        self.shared = shared
+
+    def forward(self, x):
+        return x * self.shared
+
+
+def test_a_parameter_that_nothing_comes_of_gets_none_and_a_shared_one_its_sum():
+    encoder = FusedEncoder(made(dropout=0.3), 1)
+    encoder.norm = Partly(encoder.layers[0].norm2.weight)
+    step, x, dy = ready_of(encoder)
+    found = []
+    for call in (step, encoder):
+        encoder.zero_grad()
+        torch.manual_seed(3)
+        call(x).backward(dy)
+        found.append([one.grad for one in encoder.parameters()])
+    assert [one is None for one in found[0]] == [one is None for one in found[1]]
+    assert encoder.norm.unused.grad is None
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True) if pair[0] is not None)
+
+
+# ------------------------------------------------------------------------- what is handed out
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_two_micro_batches_add_up_over_steps(set_to_none):
+    """SGD over accumulated gradients: every parameter the same bits as the encoder's, each step."""
+    ours, theirs = (stack(dropout=0.3, norm_first=True) for _ in range(2))
+    step, x, dy = ready_of(ours)
+    runs = []
+    for model, call in ((ours, step), (theirs, theirs)):
+        sgd = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        shown = []
+        for turn in range(3):
+            sgd.zero_grad(set_to_none=set_to_none)
+            for part in range(2):
+                torch.manual_seed(10 * turn + part)
+                call(x.detach().roll(turn + part, 0).requires_grad_()).backward(dy * (1 + part))
+            sgd.step()
+            shown += [one.detach().clone() for one in model.parameters()]
+            shown += [one.grad.clone() for one in model.parameters()]
+        runs.append(shown)
+    assert equal(*runs)
+
+
+def test_a_gradient_that_is_held_stays_and_is_one_piece_of_memory():
+    layer = made(dropout=0.3)
+    step, x, dy = ready_of(layer)
+    step(x).backward(dy)
+    held = [one.grad for one in layer.parameters()]
+    kept = [one.clone() for one in held]
+    assert len({one.untyped_storage().data_ptr() for one in held}) == 1  # no copy of each besides
+    assert all(one.data_ptr() % 16 == 0 and one.is_contiguous() for one in held)
+    held_x, kept_x = x.grad, x.grad.clone()
+    layer.zero_grad()
+    x.grad = None
+    step(x).backward(-dy)
+    assert equal(held, kept)
+    assert torch.equal(held_x, kept_x)
+    own = {one.untyped_storage().data_ptr() for one in (*held, held_x)}
+    assert not own & {one.grad.untyped_storage().data_ptr() for one in (*layer.parameters(), x)}
+
+
+def test_nothing_that_is_handed_out_is_what_a_replay_writes():
+    layer = made(dropout=0.3)
+    step, x, dy = ready_of(layer)
+    y = step(x)
+    found = torch.autograd.grad(y, (x, *layer.parameters()), dy)
+    (ready,) = step._prepared.values()
+    static = [ready.src, ready.dy, ready.y, ready.dsrc, *ready.gradients.places]
+    taken = {one.untyped_storage().data_ptr() for one in static}
+    assert not taken & {one.untyped_storage().data_ptr() for one in (x, dy, y, *found)}
+    with torch.no_grad():
+        x.zero_()  # what the user writes is not what the backward reads
+    layer.zero_grad()
+    x = inputs(layer)[0]
+    torch.manual_seed(1)
+    y = step(x)
+    with torch.no_grad():
+        x.zero_()
+        y.zero_()
+    ours = torch.autograd.grad(y, (x, *layer.parameters()), dy)
+    theirs = with_gradients(layer, layer.parameters(), inputs(layer)[0], dy, 1)
+    assert equal(ours, theirs[1:])
+
+
+def test_memory_of_gradients_is_dense_and_aligned():
+    like = [
+        torch.ones(3, 5),
+        torch.ones(7, dtype=torch.bfloat16),
+        torch.ones(4, 6).T,
+        torch.ones(1),
+    ]
+    found = Gradients(like)
+    assert [one.shape for one in found.places] == [one.shape for one in like]
+    assert found.places[2].stride() == like[2].stride()
+    assert found.nbytes == 4 * ALIGNED
+    for number, place in enumerate(found.places):
+        place.fill_(number + 1)
+    copies = found.copies()
+    found.places[0].zero_()
+    for number, one in enumerate(copies):
+        assert bool((one == number + 1).all())
+
+
+def test_hooks_of_parameters_are_called_once_a_backward_and_not_by_prepare():
+    layer, seen = made(dropout=0.3), []
+    layer.linear1.weight.register_hook(lambda grad: seen.append("hook") or 2 * grad)
+    layer.linear1.bias.register_post_accumulate_grad_hook(lambda one: seen.append(one.grad))
+    step, x, dy = ready_of(layer)
+    assert seen == []
+    torch.manual_seed(3)
+    step(x).backward(dy)
+    assert len(seen) == 2
+    ours = layer.linear1.weight.grad
+    layer.zero_grad()
+    torch.manual_seed(3)
+    layer(x).backward(dy)
+    assert torch.equal(ours, layer.linear1.weight.grad)
+
+
+def test_between_two_modules_and_with_an_optimizer_in_place():
+    """A model of which the step is a part learns as the one of the plain layer does."""
+
+    def losses(replays):
+        torch.manual_seed(0)
+        before, layer, behind = nn.Linear(WIDTH, WIDTH), made(dropout=0.1), nn.Linear(WIDTH, 1)
+        parts = nn.ModuleList([before, layer, behind])
+        call = ReplayedStep(layer) if replays else layer
+        if replays:
+            call.prepare(before(random(*SHAPE)))
+        adam, found = torch.optim.Adam(parts.parameters(), lr=1e-2), []
+        for turn in range(4):
+            torch.manual_seed(turn)
+            loss = behind(call(before(random(*SHAPE, seed=turn)))).square().mean()
+            adam.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(parts.parameters(), 1.0)
+            adam.step()
+            found.append(float(loss.detach()))
+        return found
+
+    assert losses(replays=True) == losses(replays=False)
+
+
+def test_it_is_freed_with_its_last_name():
+    layer = made()
+    step, x, dy = ready_of(layer)
+    y = step(x)
+    (ready,) = step._prepared.values()
+    gone = weakref.ref(ready)
+    del step, ready
+    y.backward(dy)  # a call that is open holds what it needs
+    del y
+    gc.collect()
+    assert gone() is None
+
+
+# ---------------------------------------------------------------------------------- what it refuses
+
+
+def test_an_encoder_in_eval_and_what_is_none():
+    with pytest.raises(TypeError, match="encoder is a Linear; it takes a FusedEncoder or a Fused"):
+        ReplayedStep(nn.Linear(2, 2))
+    sentence = r"encoder is in eval; call train\(\) first; ReplayedEncoder is for inference$"
+    layer = made()
+    with pytest.raises(ValueError, match=sentence):
+        ReplayedStep(layer.eval())
+    step, x, dy = ready_of(layer.train())
+    y = step(x)
+    layer.eval()
+    y.backward(dy)  # as any layer may
+    for call in (step, step.prepare):
+        with pytest.raises(ValueError, match=sentence):
+            call(x)
+
+
+def test_what_was_not_prepared():
+    step, x, _ = ready_of(made())
+    with pytest.raises(ValueError, match=r"src of shape \(1, 6, 16\) .* is not prepared; call pre"):
+        step(x[:1])
+    with pytest.raises(ValueError, match="with these masks is not prepared"):
+        step(x, torch.zeros(LENGTH, LENGTH))
+    with pytest.raises(ValueError, match="that wants no gradient is not prepared"):
+        step(x.detach())
+    with pytest.raises(ValueError, match=r"torch.float64 on cpu .* is not prepared"):
+        step(x.detach().double().requires_grad_())
+
+
+def test_what_the_encoder_refuses_is_refused_by_prepare_and_leaves_nothing():
+    step, x, _ = ready_of(made())
+    with pytest.raises(TypeError, match="src is a list; it takes a torch.Tensor"):
+        step.prepare([1.0])
+    with pytest.raises(ValueError, match="src_mask has the shape"):
+        step.prepare(x, torch.zeros(2, 2))
+    with pytest.raises(ValueError, match="with these masks is not prepared"):
+        step(x, torch.zeros(2, 2))
+    with pytest.raises(ValueError, match="mask wants a gradient; a replayed step has none for a"):
+        step.prepare(x, torch.zeros(LENGTH, LENGTH, requires_grad=True))
+
+
+def test_a_backward_whose_activations_are_gone():
+    step, x, dy = ready_of(made(dropout=0.3))
+    first, second = step(x), step(x)
+    with pytest.raises(RuntimeError, match="a later call has overwritten the activations of this"):
+        first.backward(dy)
+    assert x.grad is None
+    second.backward(dy)
+    again = r"this call has gone back before, and its activations are gone; call it again$"
+    y = step(x)
+    y.backward(dy, retain_graph=True)
+    with pytest.raises(RuntimeError, match=again):
+        y.backward(dy)
+    with pytest.raises(RuntimeError, match=again):
+        second.backward(dy)
+
+
+def test_a_later_call_of_another_shape_overwrites_too():
+    step, x, dy = ready_of(made())
+    other = random(1, LENGTH, WIDTH).requires_grad_()
+    step.prepare(other)
+    y = step(x)
+    with torch.no_grad():
+        step(other)
+    with pytest.raises(RuntimeError, match="a later call has overwritten"):
+        y.backward(dy)
+
+
+def test_a_derivative_of_a_gradient():
+    step, x, dy = ready_of(made())
+    y = step(x)
+    with pytest.raises(
+        NotImplementedError, match="a replayed step has no second derivative; go ba"
+    ):
+        torch.autograd.grad(y, x, dy, create_graph=True)
+    torch.autograd.grad(y, x, dy)
+
+
+def stepped(layer):
+    with torch.no_grad():
+        layer.linear1.bias.add_(1.0)
+
+
+def test_a_parameter_written_to_between_both_ways():
+    layer = made()
+    step, x, dy = ready_of(layer)
+    for change in (stepped, lambda one: setattr(one.linear1.bias, "data", torch.ones(24))):
+        y = step(x)
+        change(layer)
+        with pytest.raises(RuntimeError, match="a parameter was written to or moved between"):
+            y.backward(dy)
+    step.prepare(x)
+    stepped(layer)  # behind a backward it is the next call's
+    both = (with_gradients(call, layer.parameters(), x, dy, 2) for call in (step, layer))
+    assert equal(*both)
+
+
+CHANGES = {
+    "another dtype": (
+        lambda one: one.double(),
+        "'self_attn.in_proj_weight' lies elsewhere than at prepare.., or has another shape or d",
+    ),
+    "other memory": (
+        lambda one: setattr(one.linear2.weight, "data", one.linear2.weight.data.clone()),
+        "'linear2.weight' lies elsewhere than at prepare",
+    ),
+    "another tensor": (
+        lambda one: one.load_state_dict(made(seed=3).state_dict(), assign=True),
+        "'self_attn.in_proj_weight' lies elsewhere",
+    ),
+    "none": (lambda one: setattr(one.norm1, "bias", None), "'norm1.bias' is gone since prepare"),
+    "frozen": (
+        lambda one: one.linear1.bias.requires_grad_(False),
+        r"'linear1.bias' wants no gradient, and did at prepare\(\); call prepare\(\) again$",
+    ),
+    "no longer frozen": (
+        lambda one: one.norm2.bias.requires_grad_(),
+        "'norm2.bias' wants a gradient, and did not at prepare",
+    ),
+    "another module": (
+        lambda one: setattr(one, "linear1", nn.Linear(WIDTH, 24)),
+        "a module of the encoder is another than at prepare",
+    ),
+    "another dropout": (
+        lambda one: setattr(one.dropout1, "p", 0.5),
+        "what the encoder drops is not what it dropped at prepare",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_what_has_changed_since_is_told_and_prepared_again(kind):
+    change, sentence = CHANGES[kind]
+    layer = made(dropout=0.3)
+    layer.norm2.bias.requires_grad_(False)
+    step, x, dy = ready_of(layer)
+    change(layer)
+    with pytest.raises(RuntimeError, match=sentence):
+        step(x)
+    x, dy = (one.to(dtype_of(layer)) for one in (x.detach(), dy))
+    if kind == "another dtype":  # no kernel takes float64
+        layer.bfloat16()
+        x, dy = x.bfloat16(), dy.bfloat16()
+    x.requires_grad_()
+    step.prepare(x)
+    parameters = list(layer.parameters())
+    both = (with_gradients(call, parameters, x, dy, 2) for call in (step, layer))
+    assert equal(*both)
+
+
+def test_a_layer_of_a_stack_in_eval_drops_nothing():
+    encoder = stack(dropout=0.3)
+    step, x, _ = ready_of(encoder)
+    encoder.layers[1].eval()
+    with pytest.raises(RuntimeError, match="what the encoder drops is not what it dropped"):
+        step(x)
+    step.prepare(x)
+    torch.manual_seed(2)
+    y = step(x)
+    torch.manual_seed(2)
+    assert torch.equal(y, encoder(x))
+
+
+def test_a_state_that_is_copied_in_is_read():
+    layer = made(dropout=0.3)
+    step, x, dy = ready_of(layer)
+    layer.load_state_dict(made(seed=3).state_dict())
+    both = (with_gradients(call, layer.parameters(), x, dy, 2) for call in (step, layer))
+    assert equal(*both)
+
+
+def test_where_no_step_is_replayed(monkeypatch):
+    layer = made()
+    step, x, _ = ready_of(layer)
+    told = "no step is replayed inside {}; call the encoder itself there$"
+    with torch.autocast("cpu", torch.bfloat16):
+        for call in (step, step.prepare):
+            with pytest.raises(RuntimeError, match=told.format("autocast")):
+                call(x)
+    with pytest.raises(RuntimeError, match=told.format("a transform of torch.func")):
+        vmap(step)(x[None])
+    with (
+        torch.autograd.forward_ad.dual_level(),
+        pytest.raises(RuntimeError, match=told.format("forward-mode differentiation")),
+    ):
+        step(x)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    with pytest.raises(RuntimeError, match=told.format("torch.compile")):
+        step(x)
+    monkeypatch.undo()
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(RuntimeError, match=told.format("the capture of a graph")):
+        replaying.refuse_elsewhere(torch.device("cuda", 0))
+
+
+def test_another_stream(monkeypatch):
+    step, _, _ = ready_of(made())
+    streams = iter((7, 7, 8))
+    monkeypatch.setattr(
+        torch.cuda, "current_stream", lambda _: SimpleNamespace(cuda_stream=next(streams))
+    )
+    for _ in range(2):
+        step._stream.refuse_others(torch.device("cuda", 0))
+    with pytest.raises(RuntimeError, match="another stream before.*make a ReplayedStep for each"):
+        step._stream.refuse_others(torch.device("cuda", 0))
+
+
+def test_aliases_do_not_bind_the_encoder():
+    """The encoder's own call, between replays, is of the user's parameters."""
+    layer = made()
+    step, x, dy = ready_of(layer)
+    y = step(x)
+    layer(x).backward(dy)
+    y.backward(dy)
+    assert all(one.grad is not None for one in layer.parameters())
+    assert isinstance(layer.linear1.weight, nn.Parameter)
+    assert isinstance(layer, FusedEncoderLayer)
+    assert functional_call(layer, {}, (x,)).requires_grad
