@@ -63,3 +63,12 @@ def test_a_training_step(card, shape, timing, least):
     bound = LOWER.get((card.gpu, shape, timing), least)
     assert found["compile"] / found["fused"] >= bound, found
     assert found["torch"] / found["fused"] >= bound, found
+
+
+@pytest.mark.parametrize("shape", ["1x128x1024", "8x128x1024"])
+def test_a_training_step_replayed_from_python(card, shape):
+    found = times(card, shape, "train", "host")
+    if "fused_graphs" not in found:
+        pytest.skip(f"{card.gpu} has recorded no step that is replayed")
+    assert found["fused"] / found["fused_graphs"] >= 1.5, found
+    assert found["compile_graphs"] / found["fused_graphs"] >= 1.1, found

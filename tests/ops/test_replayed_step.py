@@ -295,6 +295,9 @@ def test_memory_of_gradients_is_dense_and_aligned():
     assert [one.shape for one in found.places] == [one.shape for one in like]
     assert found.places[2].stride() == like[2].stride()
     assert found.nbytes == 4 * ALIGNED
+    assert found.suits(like)
+    assert not found.suits(like[:2])
+    assert not found.suits([one.float() for one in like])
     for number, place in enumerate(found.places):
         place.fill_(number + 1)
     copies = found.copies()
@@ -419,6 +422,7 @@ def test_a_later_call_of_another_shape_overwrites_too():
     step, x, dy = ready_of(made())
     other = random(1, LENGTH, WIDTH).requires_grad_()
     step.prepare(other)
+    assert len({id(one.gradients) for one in step._prepared.values()}) == 1
     y = step(x)
     with torch.no_grad():
         step(other)

@@ -19,6 +19,7 @@ from kernels.ops.layers.standing import Facts
 Tensor = torch.Tensor
 
 ALIGNED = 256  # bytes: where a gradient may begin, so that kernels take it by whole vectors
+_Where = tuple[torch.dtype, torch.Size, tuple[int, ...], int]
 
 
 class Gradients:
@@ -28,18 +29,30 @@ class Gradients:
     """
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
-        sizes: dict[torch.dtype, int] = {}
-        self._where: list[tuple[torch.dtype, torch.Size, tuple[int, ...], int]] = []
-        for one in parameters:
-            like = torch.empty_like(one, device="meta")  # dense, whatever the parameter's strides
-            begin, grain = sizes.get(one.dtype, 0), ALIGNED // one.element_size()
-            self._where.append((one.dtype, like.shape, like.stride(), begin))
-            sizes[one.dtype] = begin + -(-one.numel() // grain) * grain
+        self._where, sizes = self._laid_out(parameters)
         device = parameters[0].device if parameters else None
         self._memory = {
             dtype: torch.zeros(size, dtype=dtype, device=device) for dtype, size in sizes.items()
         }
         self.places = self._views(self._memory)
+
+    @staticmethod
+    def _laid_out(parameters: Sequence[Tensor]) -> tuple[list[_Where], dict[torch.dtype, int]]:
+        """Where each begins in the memory of its dtype, and how many numbers that has."""
+        where: list[_Where] = []
+        sizes: dict[torch.dtype, int] = {}
+        for one in parameters:
+            like = torch.empty_like(one, device="meta")  # dense, whatever the parameter's strides
+            begin, grain = sizes.get(one.dtype, 0), ALIGNED // one.element_size()
+            where.append((one.dtype, like.shape, like.stride(), begin))
+            sizes[one.dtype] = begin + -(-one.numel() // grain) * grain
+        return where, sizes
+
+    def suits(self, parameters: Sequence[Tensor]) -> bool:
+        """Whether gradients of these have their places here."""
+        return self._where == Gradients._laid_out(parameters)[0] and (
+            {one.device for one in parameters} == {one.device for one in self.places}
+        )
 
     @property
     def nbytes(self) -> int:
@@ -62,6 +75,7 @@ class PreparedStep:
 
     `parameters` are those that get gradients, each once; `reached` says which of them y depends on.
     y and dsrc belong to the first run behind `begin_anew`, and later ones write into them.
+    `gradients` may be those of another shape: they are copied as soon as they are there.
     """
 
     def __init__(
@@ -72,6 +86,7 @@ class PreparedStep:
         src: Tensor,
         masks: tuple[Tensor | None, Tensor | None],
         is_causal: bool,
+        gradients: Gradients | None = None,
     ) -> None:
         self.src = src.detach().clone().requires_grad_(src.requires_grad)
         self.mask, self.padding = (None if m is None else m.clone() for m in masks)
@@ -85,7 +100,8 @@ class PreparedStep:
         wanted = {id(one): one for one in parameters.values() if one.requires_grad}
         self.parameters = list(wanted.values())
         self._leaves = [alias[number] for number in wanted]
-        self.gradients = Gradients(self.parameters)
+        fits = gradients is not None and gradients.suits(self.parameters)
+        self.gradients = gradients if gradients and fits else Gradients(self.parameters)
         self.reached: tuple[bool, ...] = ()
         self._made: Tensor | None = None  # y with autograd's graph, between both ways
         self.y: Tensor | None = None

@@ -16,7 +16,7 @@ import torch
 
 from kernels.ops.layers.encoder import FusedEncoder
 from kernels.ops.layers.encoder_layer import FusedEncoderLayer
-from kernels.ops.layers.prepared_step import PreparedStep, captured
+from kernels.ops.layers.prepared_step import Gradients, PreparedStep, captured
 from kernels.ops.layers.replaying import (
     WARM_UPS,
     OneStream,
@@ -50,6 +50,7 @@ class ReplayedStep:
         self._refuse_eval()
         self._standing = Standing(encoder)
         self._prepared: dict[Any, PreparedStep] = {}
+        self._gradients: Gradients | None = None
         self._pool: Any = None
         self._side: Any = None  # the stream that captures: memory is given out by stream
         self._stream = OneStream("ReplayedStep")
@@ -80,7 +81,8 @@ class ReplayedStep:
         self._prepared.pop(key, None)  # its memory is free for this one
         with torch.inference_mode(False), undisturbed(self._encoder, src.device):
             told = self._standing.parameters(), self._standing.facts()
-            ready = PreparedStep(self._encoder, *told, src, masks, is_causal)
+            ready = PreparedStep(self._encoder, *told, src, masks, is_causal, self._gradients)
+            self._gradients = ready.gradients  # of all shapes
             if src.is_cuda:
                 self._warm_up(ready)
             for_both = src.device, self._pool, self._side
