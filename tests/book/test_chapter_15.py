@@ -417,7 +417,7 @@ def test_two_hundred_steps_may_be_compared_so(cells):
 # ------------------------------------------------------------------ cells that wait for records
 
 # How many of the cells "measured", "ahead", "kinds" a cell calls functions of.
-BEFORE = {"ahead": 1, "kinds": 2, "dropped": 3, "price-measured": 3}
+BEFORE = {"ahead": 1, "captured-costs": 1, "kinds": 2, "dropped": 3, "price-measured": 3}
 
 
 @pytest.fixture
@@ -432,7 +432,9 @@ def shown(cells):
         names["step_memories"] = functools.partial(step_memories, data_dir=data_dir)
         peak = types.SimpleNamespace(peak=types.SimpleNamespace(bytes=600e6))
         names["steps"] = {"torch": peak, "fused": peak}
-        names |= {"step_of": lambda _: peak, "layer_of": lambda *_, **__: None, "ours": None}
+        of_layer = [torch.empty(12 * E * E + 13 * E, dtype=torch.bfloat16, device="meta")]
+        layer = types.SimpleNamespace(parameters=lambda: of_layer)
+        names |= {"step_of": lambda _: peak, "layer_of": lambda *_, **__: layer, "ours": None}
         names |= {"all_three": peak, "UNIT": UNIT, "attends": 4 * B * S * S * E}
         names |= {"H": 16, "BF16": torch.bfloat16}
         for before in ("measured", "ahead", "kinds")[: BEFORE.get(cell, 0)]:
@@ -473,6 +475,38 @@ def test_the_page_fills_itself_when_records_come(shown, tmp_path):
     assert "| 1×128×768 | " in text
     assert "bf16, B×S×E, recorded on one NVIDIA H100" in text
     assert "encoder_post" not in text
+
+
+def test_the_replayed_step_is_the_layers_and_refuses_two_open_calls(told):
+    assert told["captured"] == "same gradients: True\n"
+    masks, refusal = told["captured-refused"].splitlines()
+    assert masks == "same masks: False"
+    assert refusal.startswith("a later call has overwritten the activations of this one; go back")
+
+
+@pytest.mark.parametrize("replayed", [True, False])
+def test_what_a_replayed_step_takes_from_python(shown, tmp_path, replayed):
+    about = json.loads((DATA_DIR / "h100-sxm" / "ceilings.json").read_text(encoding="utf-8"))
+    times = {"fused": 2800.0, "compile": 3100.0, "compile_graphs": 1300.0, "fused_graphs": 420.0}
+    if not replayed:
+        del times["fused_graphs"]
+    rows = [
+        a_row(op="encoder_pre", variant=variant, pass_="train", shape="8x128x1024", dtype="bf16",
+              options="p=0.1", timing=timing, time_us_p20=us, time_us_p50=us, time_us_p95=us)
+        for timing, found in (("host", times), ("graph", {"fused": 290.0}))
+        for variant, us in found.items()
+    ]  # fmt: skip
+    write_suite(tmp_path / "h100-sxm" / "encoder.csv", rows, about)
+    text = shown("captured-costs", tmp_path)
+    in_and_out, of_gradients = 4 * 2 * (2 * 8 * 128 * E), 4 * 2 * (12 * E * E + 13 * E)
+    assert f"of x, y, dy and dx {in_and_out / 1e6:.1f} MB, of the gradients twice " in text
+    assert f"twice {of_gradients / 1e6:.1f} MB." in text
+    last = "420 µs" if replayed else "–"
+    assert f"| 8×128×1024 | 290 µs | 2,800 µs | 3,100 µs | 1,300 µs | {last} |" in text
+    assert ("8×128×1024: replayed in 15% of the time of `fused` from Python." in text) == replayed
+    lacks = "has no replayed step (`fused_graphs`) yet: `python -m kernels.lab bench encoder`"
+    assert (lacks in text) != replayed
+    assert "| 1×128×1024 | – | – | – | – | – |" in text
 
 
 TIMELINES = {  # µs by kernel
