@@ -504,6 +504,7 @@ def test_what_a_replayed_step_takes_from_python(shown, tmp_path, replayed):
     last = "420 µs" if replayed else "–"
     assert f"| 8×128×1024 | 290 µs | 2,800 µs | 3,100 µs | 1,300 µs | {last} |" in text
     assert ("8×128×1024: replayed in 15% of the time of `fused` from Python." in text) == replayed
+    assert "The first column in a graph, the others from Python; NVIDIA H100" in text
     lacks = "has no replayed step (`fused_graphs`) yet: `python -m kernels.lab bench encoder`"
     assert (lacks in text) != replayed
     assert "| 1×128×1024 | – | – | – | – | – |" in text

@@ -557,6 +557,17 @@ def test_where_no_step_is_replayed(monkeypatch):
         replaying.refuse_elsewhere(torch.device("cuda", 0))
 
 
+def test_a_compiler_leaves_the_call_to_python():
+    layer = made()
+    step, x, dy = ready_of(layer)
+    compiled = torch.compile(lambda u: 2 * step(u), backend="eager")
+    both = (
+        with_gradients(call, layer.parameters(), x, dy, 2)
+        for call in (compiled, lambda u: 2 * layer(u))
+    )
+    assert equal(*both)
+
+
 def test_another_stream(monkeypatch):
     step, _, _ = ready_of(made())
     streams = iter((7, 7, 8))

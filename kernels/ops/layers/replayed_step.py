@@ -105,7 +105,7 @@ class ReplayedStep:
         before; and where a parameter has moved since `prepare`, or what the encoder drops has
         changed. Going back, RuntimeError where a later call has overwritten the activations, the
         second time, and where a parameter was written to in between; NotImplementedError for
-        create_graph=True.
+        create_graph=True. torch.compile without fullgraph leaves the call to Python.
         """
         self._refuse_eval()
         refuse_elsewhere(src.device)
