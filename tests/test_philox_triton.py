@@ -8,9 +8,11 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.lab.counting.instructions import instructions
 from kernels.launch import recording
 from kernels.philox import keeps, threshold
-from kernels.philox_triton import numbers_at, numbers_of_blocks
+from kernels.philox_triton import numbers_at, numbers_of_blocks, words_of
+from kernels.philox_wide import words_by_wide_products
 
 DEVICES = [
     "cpu",
@@ -93,3 +95,44 @@ def test_calls_for_the_eight_elements_of_a_thread(kernel, cols, calls, capabilit
     # 1024 elements in 128 threads. A call is ten rounds of two products, and the first product of
     # the offset is the same in all.
     assert len(re.findall(r"mul\.hi\.u32", compiled.ptx)) == 19 * calls + 1
+
+
+@triton.jit
+def words_both_ways(seed_offset_ptr, words_ptr, first, N: tl.constexpr, WIDE: tl.constexpr):
+    block = tl.cast(first, tl.int64) + tl.arange(0, N)
+    if WIDE:
+        word_0, word_1, word_2, word_3 = words_by_wide_products(seed_offset_ptr, block)
+    else:
+        word_0, word_1, word_2, word_3 = words_of(seed_offset_ptr, block)
+    at = words_ptr + tl.arange(0, N)
+    tl.store(at, word_0.to(tl.int32, bitcast=True))
+    tl.store(at + N, word_1.to(tl.int32, bitcast=True))
+    tl.store(at + 2 * N, word_2.to(tl.int32, bitcast=True))
+    tl.store(at + 3 * N, word_3.to(tl.int32, bitcast=True))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("first", [0, 2**32 - 3, 2**40 + 7])
+@pytest.mark.parametrize(("seed", "offset"), [(0, 0), (2**63 - 25, 2**62 + 2**33 + 1)])
+def test_wide_products_give_the_same_words(device, first, seed, offset):
+    told = torch.tensor([seed, offset], device=device)
+    both = torch.zeros(2, 4, 64, dtype=torch.int32, device=device)
+    for words, wide in zip(both, (False, True), strict=True):
+        words_both_ways[(1,)](told, words, first, N=64, WIDE=wide)
+    assert both[0].unique().numel() > 200
+    assert torch.equal(*both)
+
+
+def test_wide_products_take_fewer_instructions():
+    both = []
+    for wide in (False, True):
+        with recording() as launches:
+            words_both_ways[(1,)](
+                torch.zeros(2, dtype=torch.int64), torch.zeros(4, 64, dtype=torch.int32), 0,
+                N=64, WIDE=wide,
+            )  # fmt: skip
+        both.append(instructions(next(iter(launches)), 90))
+    plain, fewer = both
+    assert plain["IMAD.HI.U32"] >= 18
+    assert not fewer["IMAD.HI.U32"]
+    assert fewer.total() <= plain.total() - 16

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernels.launch.again import ready
 from kernels.launch.arena import Access
+from kernels.launch.assembly import means
 from kernels.launch.errors import KernelError, LaunchError
 from kernels.launch.hook import install
 from kernels.launch.launches import Launch, Launches, interpreting, recording
@@ -26,6 +27,7 @@ __all__ = [
     "install",
     "interpreting",
     "lasting",
+    "means",
     "multiprocessors",
     "ready",
     "recording",

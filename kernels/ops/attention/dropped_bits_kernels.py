@@ -16,7 +16,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.philox_triton import words_of
+from kernels.philox_wide import words_by_wide_products
 
 
 @triton.jit(
@@ -40,7 +40,7 @@ def attention_dropped_bits(
         head_rows = (first_head + head).to(tl.int64) * n_queries + rows
         within = words[:, None] * 4 + four[None, :]
         block = (head_rows * n_keys_8 >> 3)[:, None, None] + within[None, :, :]
-        word_0, word_1, word_2, word_3 = words_of(seed_offset_ptr, block)
+        word_0, word_1, word_2, word_3 = words_by_wide_products(seed_offset_ptr, block)
         dropped = _dropped_of_word(word_0, drop_below, 0) | _dropped_of_word(word_1, drop_below, 2)
         dropped |= _dropped_of_word(word_2, drop_below, 4) | _dropped_of_word(word_3, drop_below, 6)
         bits = tl.sum(dropped << (8 * four)[None, None, :], axis=2)

@@ -17,7 +17,6 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from kernels.launch import lasting, multiprocessors
 from kernels.ops.attention.backward_configurations import (
     HOPPER_BACKWARD,
-    HOPPER_BACKWARD_DROPPED,
     HOPPER_ROWS,
 )
 from kernels.ops.attention.dropped_bits_kernels import attention_dropped_bits
@@ -203,7 +202,7 @@ def _products(
     """
     (q, k, v, d_out), (dq, dk, dv), (row_lse, row_delta) = given, gradients, rows
     (b, h, n_queries, d), (_, hk, n_keys, _) = q.shape, k.shape
-    config = (HOPPER_BACKWARD if bits is None else HOPPER_BACKWARD_DROPPED)[d]
+    config = HOPPER_BACKWARD[d]
     padded = row_lse.shape[1]
     processors = multiprocessors(q.device)
     programs_q = min(processors, b * h * -(-n_queries // HOPPER_ROWS))
@@ -227,7 +226,7 @@ def _products(
         D=d,
         STAGES=config.stages_of_queries,
         CAUSAL=causal,
-        AHEAD=config.ahead,
+        HELD=config.held,
         **registers,
         **run,
     )
@@ -242,6 +241,8 @@ def _products(
         STAGES=config.stages_of_keys,
         CAUSAL=causal,
         MASK=causal or n_keys % block != 0,
+        HELD=config.held,
         **registers,
+        launch_pdl=True,
         **run,
     )

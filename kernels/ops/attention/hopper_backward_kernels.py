@@ -7,9 +7,13 @@ which `consume` for 64 rows of their own, and one warp, `produce`, that asks the
   that the weights and dS are in registers what the tensor cores take as a left operand;
 - `hopper_dq` keeps 128 queries while keys pass by, from the last to the first, as in the forward.
 
-Of dK and dV: with D = 64 a group asks for the next tile's S and dP before it makes this one's
-weights (AHEAD). With D = 128 registers are short: it asks for dP beside its exponentials, for dV
-beside the making of dS, and for the next S alone behind dK.
+A group asks for dP, makes the weights meanwhile, asks for dV, makes dS, asks for dK. With D = 64
+(HELD) the left operands of S and dP, which stay, are in registers: a product of 64 rows and 64
+columns with both operands in shared memory takes as long to read them as to multiply. And the next
+tile's S is asked for together with dP. With D = 128 registers are short, and it comes behind dK.
+
+dQ's kernel needs nothing of dK's and dV's: its programs start where theirs have ended, one by one,
+and so the last tiles of the one and the first of the other fill the card together.
 
 `attention_rows` goes before both: delta = Σ o · do − dL of each row, and its log-sum-exp in units
 of log 2; with dropout so does `dropped_bits_kernels`. Rows are padded to whole tiles there, with an
@@ -33,7 +37,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from kernels.ops.attention.forward_kernels import LOG2E
-from kernels.ops.shared.gluon import meet
+from kernels.ops.shared.gluon import let_the_next_start, meet
 
 ROWS = ttgl.constexpr(64)  # of a group of four warps
 BOTH = ttgl.constexpr(128)  # of a program
@@ -136,17 +140,13 @@ def produce_queries(
 @gluon.jit
 def transposed_weights(scores, lse, places, key, query, scale, MASK: ttgl.constexpr):
     # Of 64 keys by a tile of queries, that see the keys up to their own place; `key` and `query`
-    # are the first ones', the key's less the diagonal's shift. With `places`, 0 to 63, the numbers
-    # come from shared memory: those of `arange` would be kept in registers, and one would spill.
+    # are the first ones', the key's less the diagonal's shift. `places`, 0 to 63, come from shared
+    # memory: the numbers of `arange` would be kept in registers, and one would spill.
     if MASK:
         layout: ttgl.constexpr = scores.type.layout
         of_queries: ttgl.constexpr = ttgl.SliceLayout(0, layout)
         of_keys: ttgl.constexpr = ttgl.SliceLayout(1, layout)
-        if places is None:
-            keys = key + ttgl.arange(0, ROWS, layout=of_keys)
-            queries = query + ttgl.arange(0, scores.shape[1], layout=of_queries)
-        else:
-            keys, queries = key + places.load(of_keys), query + places.load(of_queries)
+        keys, queries = key + places.load(of_keys), query + places.load(of_queries)
         seen = ttgl.expand_dims(queries, 0) >= ttgl.expand_dims(keys, 1)
         scores = ttgl.where(seen, scores, MASKED)
     p = ttgl.exp2(scores * scale - ttgl.expand_dims(lse, 0))
@@ -178,61 +178,26 @@ def gradient_of_scores(p, dp, delta, DROPS: ttgl.constexpr):
 
 
 @gluon.jit
-def dkdv_ahead(
-    k, v, q_stages, do_stages, lse_stages, delta_stages, bits_stages, q_full, q_empty, step, scores,
-    dp, dk, dv, key, query, scale, WHICH: ttgl.constexpr, BLOCK: ttgl.constexpr, D: ttgl.constexpr,
-    STAGES: ttgl.constexpr, MASK: ttgl.constexpr, NEXT: ttgl.constexpr, operand: ttgl.constexpr,
-):  # fmt: skip
-    # S and dP of this step are there; those of the next are asked for before it makes its weights.
-    layout: ttgl.constexpr = scores.type.layout
-    of_queries: ttgl.constexpr = ttgl.SliceLayout(0, layout)
-    dtype: ttgl.constexpr = q_stages.dtype
-    stage, after = step % STAGES, (step + 1) % STAGES
-    q, do = q_stages.index(stage).reshape([BLOCK, D]), do_stages.index(stage).reshape([BLOCK, D])
-    if NEXT:
-        mbarrier.wait(q_full.index(after), (step + 1) // STAGES & 1)
-        q_after = q_stages.index(after).reshape([BLOCK, D]).permute((1, 0))
-        do_after = do_stages.index(after).reshape([BLOCK, D]).permute((1, 0))
-        zeros = ttgl.zeros([ROWS, BLOCK], ttgl.float32, layout=layout)
-        next_scores = warpgroup_mma(k, q_after, zeros, use_acc=False, is_async=True)
-        next_dp = warpgroup_mma(v, do_after, zeros, use_acc=False, is_async=True)
-    lse = lse_stages.index(stage).load(of_queries)
-    p = transposed_weights(scores, lse, None, key, query, scale, MASK)
-    kept = p
-    if bits_stages is not None:
-        p = signed(p, bits_stages, stage, WHICH)
-        kept = ttgl.maximum(p, 0.0)
-    weights = ttgl.convert_layout(kept.to(dtype), operand)
-    delta = delta_stages.index(stage).load(of_queries)
-    ds = gradient_of_scores(p, dp, delta, bits_stages is not None)
-    ds = ttgl.convert_layout(ds.to(dtype), operand)
-    dv = warpgroup_mma(weights, do, dv, is_async=True)
-    dk = warpgroup_mma(ds, q, dk, is_async=True)
-    if NEXT:
-        scores, dp, dk, dv, weights, ds = warpgroup_mma_wait(
-            0, deps=[next_scores, next_dp, dk, dv, weights, ds]
-        )
-    else:
-        dk, dv, weights, ds = warpgroup_mma_wait(0, deps=[dk, dv, weights, ds])
-    mbarrier.arrive(q_empty.index(stage), count=1)
-    return scores, dp, dk, dv
-
-
-@gluon.jit
-def dkdv_beside(
+def dkdv_step(
     k, v, q_stages, do_stages, lse_stages, delta_stages, bits_stages, q_full, q_empty, step, scores,
     dk, dv, places, key, query, scale, WHICH: ttgl.constexpr, BLOCK: ttgl.constexpr,
     D: ttgl.constexpr, STAGES: ttgl.constexpr, MASK: ttgl.constexpr, NEXT: ttgl.constexpr,
-    operand: ttgl.constexpr,
+    HELD: ttgl.constexpr, operand: ttgl.constexpr,
 ):  # fmt: skip
-    # S of this step is there; the next one's is asked for behind dK.
+    # S of this step is there; the next one's is asked for behind this one's dP, or behind dK where
+    # registers are short. Products end in the order that they were asked for in.
     layout: ttgl.constexpr = scores.type.layout
     of_queries: ttgl.constexpr = ttgl.SliceLayout(0, layout)
     dtype: ttgl.constexpr = q_stages.dtype
+    early: ttgl.constexpr = NEXT and HELD
     stage, after = step % STAGES, (step + 1) % STAGES
     q, do = q_stages.index(stage).reshape([BLOCK, D]), do_stages.index(stage).reshape([BLOCK, D])
+    q_after = q_stages.index(after).reshape([BLOCK, D]).permute((1, 0))
     zeros = ttgl.zeros([ROWS, BLOCK], ttgl.float32, layout=layout)
     dp = warpgroup_mma(v, do.permute((1, 0)), zeros, use_acc=False, is_async=True)
+    if early:
+        mbarrier.wait(q_full.index(after), (step + 1) // STAGES & 1)
+        next_scores = warpgroup_mma(k, q_after, zeros, use_acc=False, is_async=True)
     lse = lse_stages.index(stage).load(of_queries)
     p = transposed_weights(scores, lse, places, key, query, scale, MASK)
     kept = p
@@ -241,16 +206,16 @@ def dkdv_beside(
         kept = ttgl.maximum(p, 0.0)
     weights = ttgl.convert_layout(kept.to(dtype), operand)
     dv = warpgroup_mma(weights, do, dv, is_async=True)
-    dp = warpgroup_mma_wait(1, deps=[dp])
+    dp = warpgroup_mma_wait(2 if early else 1, deps=[dp])
     delta = delta_stages.index(stage).load(of_queries)
     ds = gradient_of_scores(p, dp, delta, bits_stages is not None)
     ds = ttgl.convert_layout(ds.to(dtype), operand)
     dk = warpgroup_mma(ds, q, dk, is_async=True)
     if NEXT:
-        mbarrier.wait(q_full.index(after), (step + 1) // STAGES & 1)
-        q_after = q_stages.index(after).reshape([BLOCK, D]).permute((1, 0))
-        scores = warpgroup_mma(k, q_after, zeros, use_acc=False, is_async=True)
-        scores, dk, dv, weights, ds = warpgroup_mma_wait(0, deps=[scores, dk, dv, weights, ds])
+        if not HELD:
+            mbarrier.wait(q_full.index(after), (step + 1) // STAGES & 1)
+            next_scores = warpgroup_mma(k, q_after, zeros, use_acc=False, is_async=True)
+        scores, dk, dv, weights, ds = warpgroup_mma_wait(0, deps=[next_scores, dk, dv, weights, ds])
     else:
         dk, dv, weights, ds = warpgroup_mma_wait(0, deps=[dk, dv, weights, ds])
     mbarrier.arrive(q_empty.index(stage), count=1)
@@ -263,14 +228,14 @@ def consume_queries(
     delta_stages, bits_stages, places, kv_full, kv_empty, q_full, q_empty, shift, n_queries,
     n_key_heads, table_ptr, table_width, scale, of_dk, of_dv, GROUP: ttgl.constexpr,
     BLOCK: ttgl.constexpr, D: ttgl.constexpr, STAGES: ttgl.constexpr, CAUSAL: ttgl.constexpr,
-    AHEAD: ttgl.constexpr,
+    HELD: ttgl.constexpr,
 ):  # fmt: skip
     of_scores: ttgl.constexpr = ttgl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK, 16])
     of_sums: ttgl.constexpr = ttgl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
     operand: ttgl.constexpr = ttgl.DotOperandLayout(0, of_sums, 2)
     dtype: ttgl.constexpr = dk_desc.dtype
-    k = k_tiles.index(WHICH).reshape([ROWS, D])
-    v = v_tiles.index(WHICH).reshape([ROWS, D])
+    in_registers: ttgl.constexpr = ttgl.DotOperandLayout(0, of_scores, 2)
+    TOGETHER: ttgl.constexpr = 2 if HELD else 1
     step = 0
     row_of_table = table_ptr + ttgl.program_id(0) * table_width
     n_tiles = ttgl.load(row_of_table)
@@ -281,6 +246,10 @@ def consume_queries(
         last = tiles - 1
         stop = ttgl.minimum(ttgl.maximum(whole, first), last)  # the last tile is by itself
         mbarrier.wait(kv_full.index(WHICH), i & 1)
+        k = k_tiles.index(WHICH).reshape([ROWS, D])
+        v = v_tiles.index(WHICH).reshape([ROWS, D])
+        if HELD:
+            k, v = k.load(in_registers), v.load(in_registers)
         dk = ttgl.zeros([ROWS, D], ttgl.float32, layout=of_sums)
         dv = ttgl.zeros([ROWS, D], ttgl.float32, layout=of_sums)
         for _ in range(GROUP):
@@ -289,66 +258,42 @@ def consume_queries(
             q = q_stages.index(stage).reshape([BLOCK, D]).permute((1, 0))
             zeros = ttgl.zeros([ROWS, BLOCK], ttgl.float32, layout=of_scores)
             scores = warpgroup_mma(k, q, zeros, use_acc=False, is_async=True)
-            if AHEAD:
-                do = do_stages.index(stage).reshape([BLOCK, D]).permute((1, 0))
-                dp = warpgroup_mma(v, do, zeros, use_acc=False, is_async=True)
-                scores, dp = warpgroup_mma_wait(0, deps=[scores, dp])
-                if CAUSAL:
-                    for j in range(first, stop):
-                        scores, dp, dk, dv = dkdv_ahead(
-                            k, v, q_stages, do_stages, lse_stages, delta_stages, bits_stages,
-                            q_full, q_empty, step, scores, dp, dk, dv, key - shift, j * BLOCK,
-                            scale, WHICH, BLOCK, D, STAGES, True, True, operand,
-                        )  # fmt: skip
-                        step += 1
-                # Two at a time: S and dP change places with the next ones without being moved.
-                for _two in range((last - stop) // 2):
-                    for _one in ttgl.static_range(2):
-                        scores, dp, dk, dv = dkdv_ahead(
-                            k, v, q_stages, do_stages, lse_stages, delta_stages, bits_stages,
-                            q_full, q_empty, step, scores, dp, dk, dv, key, 0, scale,
-                            WHICH, BLOCK, D, STAGES, False, True, operand,
-                        )  # fmt: skip
-                        step += 1
+            scores = warpgroup_mma_wait(0, deps=[scores])
+            if CAUSAL:
+                for j in range(first, stop):
+                    scores, dk, dv = dkdv_step(
+                        k, v, q_stages, do_stages, lse_stages, delta_stages, bits_stages, q_full,
+                        q_empty, step, scores, dk, dv, places, key - shift, j * BLOCK, scale,
+                        WHICH, BLOCK, D, STAGES, True, True, HELD, operand,
+                    )  # fmt: skip
+                    step += 1
+            # Two at a time where two S are there: they change places without being moved.
+            for _ in range((last - stop) // TOGETHER):
+                for _one in ttgl.static_range(TOGETHER):
+                    scores, dk, dv = dkdv_step(
+                        k, v, q_stages, do_stages, lse_stages, delta_stages, bits_stages, q_full,
+                        q_empty, step, scores, dk, dv, places, key, 0, scale, WHICH, BLOCK, D,
+                        STAGES, False, True, HELD, operand,
+                    )  # fmt: skip
+                    step += 1
+            if TOGETHER == 2:  # noqa: SIM102 (a constant, and a number)
                 if (last - stop) % 2 == 1:
-                    scores, dp, dk, dv = dkdv_ahead(
-                        k, v, q_stages, do_stages, lse_stages, delta_stages, bits_stages,
-                        q_full, q_empty, step, scores, dp, dk, dv, key, 0, scale,
-                        WHICH, BLOCK, D, STAGES, False, True, operand,
+                    scores, dk, dv = dkdv_step(
+                        k, v, q_stages, do_stages, lse_stages, delta_stages, bits_stages, q_full,
+                        q_empty, step, scores, dk, dv, places, key, 0, scale, WHICH, BLOCK, D,
+                        STAGES, False, True, HELD, operand,
                     )  # fmt: skip
                     step += 1
-                scores, dp, dk, dv = dkdv_ahead(
-                    k, v, q_stages, do_stages, lse_stages, delta_stages, bits_stages,
-                    q_full, q_empty, step, scores, dp, dk, dv, key - shift, last * BLOCK, scale,
-                    WHICH, BLOCK, D, STAGES, CAUSAL, False, operand,
-                )  # fmt: skip
-            else:
-                scores = warpgroup_mma_wait(0, deps=[scores])
-                if CAUSAL:
-                    for j in range(first, stop):
-                        scores, dk, dv = dkdv_beside(
-                            k, v, q_stages, do_stages, lse_stages, delta_stages, bits_stages,
-                            q_full, q_empty, step, scores, dk, dv, places, key - shift, j * BLOCK,
-                            scale, WHICH, BLOCK, D, STAGES, True, True, operand,
-                        )  # fmt: skip
-                        step += 1
-                for _one in range(stop, last):
-                    scores, dk, dv = dkdv_beside(
-                        k, v, q_stages, do_stages, lse_stages, delta_stages, bits_stages,
-                        q_full, q_empty, step, scores, dk, dv, places, key, 0, scale,
-                        WHICH, BLOCK, D, STAGES, False, True, operand,
-                    )  # fmt: skip
-                    step += 1
-                scores, dk, dv = dkdv_beside(
-                    k, v, q_stages, do_stages, lse_stages, delta_stages, bits_stages,
-                    q_full, q_empty, step, scores, dk, dv, places, key - shift, last * BLOCK, scale,
-                    WHICH, BLOCK, D, STAGES, CAUSAL, False, operand,
-                )  # fmt: skip
+            scores, dk, dv = dkdv_step(
+                k, v, q_stages, do_stages, lse_stages, delta_stages, bits_stages, q_full, q_empty,
+                step, scores, dk, dv, places, key - shift, last * BLOCK, scale, WHICH, BLOCK, D,
+                STAGES, CAUSAL, False, HELD, operand,
+            )  # fmt: skip
             step += 1
         code = ttgl.load(row_of_table + i + 1)  # once more: the loops have no register for it
         meet()  # every warp of the group is done with K and V: dK and dV take their place
-        k.store((dk * of_dk).to(dtype))
-        v.store((dv * of_dv).to(dtype))
+        k_tiles.index(WHICH).reshape([ROWS, D]).store((dk * of_dk).to(dtype))
+        v_tiles.index(WHICH).reshape([ROWS, D]).store((dv * of_dv).to(dtype))
         fence_async_shared()
         meet()
         head, key = code >> 16, (code & 0xFFFF) * BOTH + WHICH * ROWS
@@ -366,7 +311,7 @@ def hopper_dkdv(
     q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc, bits_desc, dk_desc, dv_desc, shift,
     n_queries, padded, n_words, n_key_heads, table_ptr, table_width, scale, of_dk, of_dv,
     GROUP: ttgl.constexpr, BLOCK: ttgl.constexpr, D: ttgl.constexpr, STAGES: ttgl.constexpr,
-    CAUSAL: ttgl.constexpr, AHEAD: ttgl.constexpr, REGISTERS: ttgl.constexpr,
+    CAUSAL: ttgl.constexpr, HELD: ttgl.constexpr, REGISTERS: ttgl.constexpr,
     OF_PRODUCER: ttgl.constexpr,
 ):  # fmt: skip
     # A program an SM, which takes the tiles of keys in its row of the table. `scale` has the factor
@@ -384,7 +329,7 @@ def hopper_dkdv(
         bits_stages = ttgl.allocate_shared_memory(
             ttgl.int32, [STAGES * WORDS, BLOCK], bits_desc.layout
         )
-    ttgl.static_assert(AHEAD or BLOCK == ROWS, "places number keys and queries alike")
+    ttgl.static_assert(BLOCK == ROWS, "places number keys and queries alike")
     flat: ttgl.constexpr = ttgl.SwizzledSharedLayout(1, 1, 1, [0])
     places = ttgl.allocate_shared_memory(ttgl.int32, [BLOCK], flat)
     places.store(ttgl.arange(0, BLOCK, layout=ttgl.BlockedLayout([1], [32], [4], [0])))
@@ -400,16 +345,17 @@ def hopper_dkdv(
         mbarrier.init(q_full.index(stage), count=1)
         mbarrier.init(q_empty.index(stage), count=2)
     fence_async_shared()
+    let_the_next_start()
     # The tuples stand here: given a name first, their constants would become tensors.
     ttgl.warp_specialize([
         (consume_queries, (0, dk_desc, dv_desc, q_stages, k_tiles, v_tiles, do_stages, lse_stages,
                            delta_stages, bits_stages, places, kv_full, kv_empty, q_full, q_empty,
                            shift, n_queries, n_key_heads, table_ptr, table_width, scale, of_dk,
-                           of_dv, GROUP, BLOCK, D, STAGES, CAUSAL, AHEAD)),
+                           of_dv, GROUP, BLOCK, D, STAGES, CAUSAL, HELD)),
         (consume_queries, (1, dk_desc, dv_desc, q_stages, k_tiles, v_tiles, do_stages, lse_stages,
                            delta_stages, bits_stages, places, kv_full, kv_empty, q_full, q_empty,
                            shift, n_queries, n_key_heads, table_ptr, table_width, scale, of_dk,
-                           of_dv, GROUP, BLOCK, D, STAGES, CAUSAL, AHEAD)),
+                           of_dv, GROUP, BLOCK, D, STAGES, CAUSAL, HELD)),
         (produce_queries, (q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc, bits_desc,
                            q_stages, k_tiles, v_tiles, do_stages, lse_stages, delta_stages,
                            bits_stages, kv_full, kv_empty, q_full, q_empty, shift, n_queries,

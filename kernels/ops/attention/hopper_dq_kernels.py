@@ -13,7 +13,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from kernels.ops.attention.hopper_backward_kernels import BOTH, ROWS
-from kernels.ops.shared.gluon import meet
+from kernels.ops.shared.gluon import meet, wait_for_the_last
 
 
 @gluon.jit
@@ -103,11 +103,13 @@ def ds_of(
 
 @gluon.jit
 def dq_step(
-    q, do, k_stages, v_stages, k_full, k_empty, v_full, v_empty, step, scores, dp, dq, lse, delta,
-    first_bits, second_bits, row, col, n_keys, scale, BLOCK: ttgl.constexpr, D: ttgl.constexpr,
-    STAGES: ttgl.constexpr, MASK: ttgl.constexpr, operand: ttgl.constexpr,
+    q, do, k_stages, v_stages, k_full, k_empty, v_full, v_empty, step, scores, dp, dq, ds, lse,
+    delta, first_bits, second_bits, row, col, n_keys, scale, BLOCK: ttgl.constexpr,
+    D: ttgl.constexpr, STAGES: ttgl.constexpr, MASK: ttgl.constexpr, BEHIND: ttgl.constexpr,
+    LEAVE: ttgl.constexpr, operand: ttgl.constexpr,
 ):  # fmt: skip
-    # S and dP of tile `step` are there; those of the next are asked for, then dS is made.
+    # S and dP of tile `step` are there; those of the next are asked for, then dS is made. LEAVE
+    # ends before dS · K has, which the step BEHIND waits for, with `ds` kept until then.
     layout: ttgl.constexpr = scores.type.layout
     stage, after = step % STAGES, (step + 1) % STAGES
     parity = (step + 1) // STAGES & 1
@@ -118,16 +120,20 @@ def dq_step(
     mbarrier.wait(v_full.index(after), parity)
     v_after = v_stages.index(after).reshape([BLOCK, D]).permute((1, 0))
     next_dp = warpgroup_mma(do, v_after, zeros, use_acc=False, is_async=True)
+    if BEHIND:
+        dq, ds = warpgroup_mma_wait(2, deps=[dq, ds])
+        mbarrier.arrive(k_empty.index((step + STAGES - 1) % STAGES), count=1)
     ds = ds_of(
         scores, dp, lse, delta, first_bits, second_bits, row, col, n_keys, scale, k_stages.dtype,
         MASK, operand,
     )  # fmt: skip
     k = k_stages.index(stage).reshape([BLOCK, D])
     dq = warpgroup_mma(ds, k, dq, is_async=True)
-    scores, dp, dq, ds = warpgroup_mma_wait(0, deps=[next_scores, next_dp, dq, ds])
-    mbarrier.arrive(k_empty.index(stage), count=1)
+    scores, dp, dq, ds = warpgroup_mma_wait(1 if LEAVE else 0, deps=[next_scores, next_dp, dq, ds])
+    if not LEAVE:
+        mbarrier.arrive(k_empty.index(stage), count=1)
     mbarrier.arrive(v_empty.index(after), count=1)
-    return scores, dp, dq
+    return scores, dp, dq, ds
 
 
 @gluon.jit
@@ -136,13 +142,13 @@ def consume_keys(
     v_stages, do_tiles, q_full, q_empty, k_full, k_empty, v_full, v_empty, shift, n_keys, padded,
     n_words, n_heads, table_ptr, table_width, scale, of_dq, BLOCK: ttgl.constexpr,
     D: ttgl.constexpr, STAGES: ttgl.constexpr, CAUSAL: ttgl.constexpr, MASK: ttgl.constexpr,
+    HELD: ttgl.constexpr,
 ):  # fmt: skip
     of_scores: ttgl.constexpr = ttgl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK, 16])
     of_sums: ttgl.constexpr = ttgl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
     operand: ttgl.constexpr = ttgl.DotOperandLayout(0, of_sums, 2)
     dtype: ttgl.constexpr = dq_desc.dtype
-    q = q_tiles.index(WHICH).reshape([ROWS, D])
-    do = do_tiles.index(WHICH).reshape([ROWS, D])
+    in_registers: ttgl.constexpr = ttgl.DotOperandLayout(0, of_scores, 2)
     step = 0
     row_of_table = table_ptr + ttgl.program_id(0) * table_width
     n_tiles = ttgl.load(row_of_table)
@@ -166,6 +172,10 @@ def consume_keys(
             )
         stage, parity = step % STAGES, step // STAGES & 1
         mbarrier.wait(q_full.index(WHICH), i & 1)
+        q = q_tiles.index(WHICH).reshape([ROWS, D])
+        do = do_tiles.index(WHICH).reshape([ROWS, D])
+        if HELD:
+            q, do = q.load(in_registers), do.load(in_registers)
         zeros = ttgl.zeros([ROWS, BLOCK], ttgl.float32, layout=of_scores)
         mbarrier.wait(k_full.index(stage), parity)
         k = k_stages.index(stage).reshape([BLOCK, D]).permute((1, 0))
@@ -176,6 +186,7 @@ def consume_keys(
         scores, dp = warpgroup_mma_wait(0, deps=[scores, dp])
         mbarrier.arrive(v_empty.index(stage), count=1)
         dq = ttgl.zeros([ROWS, D], ttgl.float32, layout=of_sums)
+        ds = ttgl.zeros([ROWS, BLOCK], dtype, layout=operand)
         # All tiles but that of the first keys, which is by itself; what isn't whole comes first.
         rest = tiles - 1
         if MASK:
@@ -185,10 +196,10 @@ def consume_keys(
                     next_first, next_second = bits_of_tile(
                         bits_ptr, n_words, padded, head, rows, j - 1, BLOCK
                     )
-                scores, dp, dq = dq_step(
+                scores, dp, dq, ds = dq_step(
                     q, do, k_stages, v_stages, k_full, k_empty, v_full, v_empty, step, scores, dp,
-                    dq, lse, delta, first_bits, second_bits, row, j * BLOCK, n_keys, scale,
-                    BLOCK, D, STAGES, True, operand,
+                    dq, ds, lse, delta, first_bits, second_bits, row, j * BLOCK, n_keys, scale,
+                    BLOCK, D, STAGES, True, False, False, operand,
                 )  # fmt: skip
                 if bits_ptr is not None:
                     first_bits, second_bits = next_first, next_second
@@ -201,10 +212,10 @@ def consume_keys(
                     next_first, next_second = bits_of_tile(
                         bits_ptr, n_words, padded, head, rows, rest - 2 * two - one - 1, BLOCK
                     )
-                scores, dp, dq = dq_step(
+                scores, dp, dq, ds = dq_step(
                     q, do, k_stages, v_stages, k_full, k_empty, v_full, v_empty, step, scores, dp,
-                    dq, lse, delta, first_bits, second_bits, row, 0, n_keys, scale,
-                    BLOCK, D, STAGES, False, operand,
+                    dq, ds, lse, delta, first_bits, second_bits, row, 0, n_keys, scale,
+                    BLOCK, D, STAGES, False, HELD and one == 1, HELD and one == 0, operand,
                 )  # fmt: skip
                 if bits_ptr is not None:
                     first_bits, second_bits = next_first, next_second
@@ -214,10 +225,10 @@ def consume_keys(
                 next_first, next_second = bits_of_tile(
                     bits_ptr, n_words, padded, head, rows, 0, BLOCK
                 )
-            scores, dp, dq = dq_step(
+            scores, dp, dq, ds = dq_step(
                 q, do, k_stages, v_stages, k_full, k_empty, v_full, v_empty, step, scores, dp,
-                dq, lse, delta, first_bits, second_bits, row, 0, n_keys, scale,
-                BLOCK, D, STAGES, False, operand,
+                dq, ds, lse, delta, first_bits, second_bits, row, 0, n_keys, scale,
+                BLOCK, D, STAGES, False, False, False, operand,
             )  # fmt: skip
             if bits_ptr is not None:
                 first_bits, second_bits = next_first, next_second
@@ -232,7 +243,7 @@ def consume_keys(
         mbarrier.arrive(k_empty.index(stage), count=1)
         step += 1
         meet()
-        q.store((dq * of_dq).to(dtype))  # in the place of Q
+        q_tiles.index(WHICH).reshape([ROWS, D]).store((dq * of_dq).to(dtype))  # in the place of Q
         fence_async_shared()
         meet()
         tma.async_copy_shared_to_global(dq_desc, [b, h, first_row, 0], q_tiles.index(WHICH))
@@ -248,7 +259,8 @@ def hopper_dq(
     q_desc, k_desc, v_desc, do_desc, dq_desc, row_lse_ptr, row_delta_ptr, bits_ptr, shift, n_keys,
     padded, n_words, n_heads, heads_a_key, table_ptr, table_width, scale, of_dq,
     BLOCK: ttgl.constexpr, D: ttgl.constexpr, STAGES: ttgl.constexpr, CAUSAL: ttgl.constexpr,
-    MASK: ttgl.constexpr, REGISTERS: ttgl.constexpr, OF_PRODUCER: ttgl.constexpr,
+    MASK: ttgl.constexpr, HELD: ttgl.constexpr, REGISTERS: ttgl.constexpr,
+    OF_PRODUCER: ttgl.constexpr,
 ):  # fmt: skip
     # A program an SM, which takes the tiles of queries in its row of the table; `scale` has the
     # factor log2 e, `of_dq` has not. With MASK some tile of keys isn't whole: CAUSAL, or where the
@@ -278,12 +290,13 @@ def hopper_dq(
         (consume_keys, (0, dq_desc, row_lse_ptr, row_delta_ptr, bits_ptr, q_tiles, k_stages,
                         v_stages, do_tiles, q_full, q_empty, k_full, k_empty, v_full, v_empty,
                         shift, n_keys, padded, n_words, n_heads, table_ptr, table_width, scale,
-                        of_dq, BLOCK, D, STAGES, CAUSAL, MASK)),
+                        of_dq, BLOCK, D, STAGES, CAUSAL, MASK, HELD)),
         (consume_keys, (1, dq_desc, row_lse_ptr, row_delta_ptr, bits_ptr, q_tiles, k_stages,
                         v_stages, do_tiles, q_full, q_empty, k_full, k_empty, v_full, v_empty,
                         shift, n_keys, padded, n_words, n_heads, table_ptr, table_width, scale,
-                        of_dq, BLOCK, D, STAGES, CAUSAL, MASK)),
+                        of_dq, BLOCK, D, STAGES, CAUSAL, MASK, HELD)),
         (produce_keys, (q_desc, k_desc, v_desc, do_desc, q_tiles, k_stages, v_stages, do_tiles,
                         q_full, q_empty, k_full, k_empty, v_full, v_empty, shift, n_keys, n_heads,
                         heads_a_key, table_ptr, table_width, BLOCK, D, STAGES, CAUSAL)),
     ], [4, 1], [REGISTERS, OF_PRODUCER])  # fmt: skip
+    wait_for_the_last()

@@ -14,6 +14,7 @@ import triton.language as tl
 
 from kernels.philox import scale, threshold
 from kernels.philox_triton import numbers_at, words_of
+from kernels.philox_wide import words_by_wide_products
 
 
 @triton.jit
@@ -46,10 +47,11 @@ def kept_in_rows(
     ROWS: tl.constexpr,
     COLS: tl.constexpr,
 ):
-    # The same of COLS neighbours in each of ROWS rows; `first` is (ROWS, 1).
+    # The same of COLS neighbours in each of ROWS rows; `first` is (ROWS, 1). Backwards take it,
+    # which instructions bind.
     if ALIGNED:
         block = (tl.cast(first, tl.int64) >> 3) + tl.arange(0, COLS // 8)[None, :]
-        word_0, word_1, word_2, word_3 = words_of(seed_offset_ptr, block)
+        word_0, word_1, word_2, word_3 = words_by_wide_products(seed_offset_ptr, block)
         words = tl.permute(tl.join(tl.join(word_0, word_1), tl.join(word_2, word_3)), (0, 1, 3, 2))
         last = last_dropped(drop_below)
         return tl.reshape(tl.join(words << 16 > last, words > last), (ROWS, COLS))
