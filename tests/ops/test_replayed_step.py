@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.func import functional_call, vmap
 
+from kernels.launch.tape import lasting
 from kernels.ops.layers import replaying
 from kernels.ops.layers.encoder import FusedEncoder
 from kernels.ops.layers.encoder_layer import FusedEncoderLayer
@@ -231,7 +232,7 @@ def test_two_micro_batches_add_up_over_steps(set_to_none):
     for model, call in ((ours, step), (theirs, theirs)):
         sgd = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
         shown = []
-        for turn in range(3):
+        for turn in range(2):
             sgd.zero_grad(set_to_none=set_to_none)
             for part in range(2):
                 torch.manual_seed(10 * turn + part)
@@ -355,6 +356,19 @@ def test_it_is_freed_with_its_last_name():
     del step, ready
     y.backward(dy)  # a call that is open holds what it needs
     del y
+    gc.collect()
+    assert gone() is None
+
+
+def test_tables_of_launches_live_as_long_as_the_step():
+    """As attention's on Hopper do: a cache of the last few hundred is all that holds them else."""
+    table = lasting(torch.ones(3))
+    gone = weakref.ref(table)
+    step, _, _ = ready_of(made())
+    del table
+    gc.collect()
+    assert gone() is not None
+    del step
     gc.collect()
     assert gone() is None
 

@@ -25,6 +25,7 @@ from kernels.ops.layers.replaying import (
     not_prepared,
     put,
     refuse_elsewhere,
+    tables,
     undisturbed,
 )
 from kernels.ops.layers.standing import Standing
@@ -89,6 +90,7 @@ class ReplayedStep:
             ready.forward = captured(ready.run, *for_both)
             if ready.goes_back:
                 ready.backward = captured(ready.run_back, *for_both)
+            ready.tables = tables()
         self._prepared[key] = ready
 
     def __call__(

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from kernels.launch import tape
 from kernels.ops.layers.encoder import FusedEncoder
 from kernels.ops.layers.encoder_layer import FusedEncoderLayer
 from kernels.ops.shared.operators import in_forward_mode
@@ -53,6 +54,14 @@ def put(places: Sequence[Tensor | None], given: Sequence[Tensor | None]) -> None
         for place, value in zip(places, given, strict=True):
             if place is not None and value is not None:
                 place.copy_(value)
+
+
+def tables() -> tuple[Tensor, ...]:
+    """The tables that launches read, made on the host: a graph is kept with those of its capture.
+
+    A graph holds their addresses alone, and the caches behind them let go of the eldest.
+    """
+    return tuple(tape._lasting.values())
 
 
 class OneStream:
