@@ -408,6 +408,8 @@ def test_what_the_encoder_refuses_is_refused_by_prepare_and_leaves_nothing():
     step, x, _ = ready_of(made())
     with pytest.raises(TypeError, match="src is a list; it takes a torch.Tensor"):
         step.prepare([1.0])
+    with pytest.raises(TypeError, match="src_key_padding_mask is a list; it takes a torch.Tensor"):
+        step.prepare(x, None, [True])
     with pytest.raises(ValueError, match="src_mask has the shape"):
         step.prepare(x, torch.zeros(2, 2))
     with pytest.raises(ValueError, match="with these masks is not prepared"):
@@ -501,7 +503,11 @@ CHANGES = {
     ),
     "another dropout": (
         lambda one: setattr(one.dropout1, "p", 0.5),
-        "what the encoder drops is not what it dropped at prepare",
+        r"a setting of the encoder \(mode, dropout, eps, activation\) is not as at prepare",
+    ),
+    "another eps": (
+        lambda one: setattr(one.norm1, "eps", 0.5),
+        "a setting of the encoder .mode, d",
     ),
 }
 
@@ -530,7 +536,7 @@ def test_a_layer_of_a_stack_in_eval_drops_nothing():
     encoder = stack(dropout=0.3)
     step, x, _ = ready_of(encoder)
     encoder.layers[1].eval()
-    with pytest.raises(RuntimeError, match="what the encoder drops is not what it dropped"):
+    with pytest.raises(RuntimeError, match="a setting of the encoder .mode, dropout"):
         step(x)
     step.prepare(x)
     torch.manual_seed(2)

@@ -75,7 +75,9 @@ class ReplayedStep:
         refuse_elsewhere(src.device)
         masks = (mask, src_key_padding_mask)
         for name, one in zip(("mask", "src_key_padding_mask"), masks, strict=True):
-            if isinstance(one, torch.Tensor) and one.requires_grad:
+            if one is not None:
+                check_tensor(name, one)
+            if one is not None and one.requires_grad:
                 raise ValueError(f"{name} wants a gradient; a replayed step has none for a mask")
         self._standing = Standing(self._encoder)
         key = (*key_of(src, *masks, is_causal), src.requires_grad)
@@ -104,8 +106,8 @@ class ReplayedStep:
 
         ValueError for a call that was not prepared, and for an encoder in eval. RuntimeError inside
         autocast, torch.compile, a transform of `torch.func` or a capture; on another stream than
-        before; and where a parameter has moved since `prepare`, or what the encoder drops has
-        changed. Going back, RuntimeError where a later call has overwritten the activations, the
+        before; and where a parameter has moved since `prepare`, or a setting has changed, as a
+        dropout. Going back, RuntimeError where a later call has overwritten the activations, the
         second time, and where a parameter was written to in between; NotImplementedError for
         create_graph=True. torch.compile without fullgraph leaves the call to Python.
         """

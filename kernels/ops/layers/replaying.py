@@ -105,8 +105,10 @@ def undisturbed(encoder: torch.nn.Module, device: torch.device) -> Iterator[None
     """A block behind which buffers and PyTorch's generators are as before."""
     cards = [device] if device.type == "cuda" else []
     kept = [(one, one.clone()) for one in encoder.buffers()]
-    with torch.random.fork_rng(cards):
-        yield
-    with torch.no_grad():
-        for one, before in kept:
-            one.copy_(before)
+    try:
+        with torch.random.fork_rng(cards):
+            yield
+    finally:
+        with torch.no_grad():
+            for one, before in kept:
+                one.copy_(before)
