@@ -75,8 +75,10 @@ class ReplayedStep:
         refuse_elsewhere(src.device)
         masks = (mask, src_key_padding_mask)
         for name, one in zip(("mask", "src_key_padding_mask"), masks, strict=True):
-            if one is not None:
-                check_tensor(name, one)
+            if one is not None and not isinstance(one, torch.Tensor):
+                raise TypeError(
+                    f"{name} is a {type(one).__name__}; it takes a torch.Tensor or None"
+                )
             if one is not None and one.requires_grad:
                 raise ValueError(f"{name} wants a gradient; a replayed step has none for a mask")
         self._standing = Standing(self._encoder)
