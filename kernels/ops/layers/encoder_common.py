@@ -7,7 +7,8 @@ x, parameters and y, each once. Its products are 24·T·E² FLOPs and attention'
 
 Inference is the pass `fwd`, without dropout. Training is the pass `train`, with the option p=0.1;
 `fused_checkpointed` is the same layer with both flags that spare memory. The seeds of the masks are
-inputs, as they are of a chain with a dropout: the launch that draws them is not in a step.
+inputs, as they are of a chain with a dropout: the launch that draws them is not in a step, but for
+`fused_graphs`, whose replays draw their own.
 
 Sources: those of `encoder_layer`.
 """

@@ -106,6 +106,7 @@ class PreparedStep:
         self._made: Tensor | None = None  # y with autograd's graph, between both ways
         self.y: Tensor | None = None
         self.dsrc: Tensor | None = None
+        self.tables: tuple[Tensor, ...] = ()  # that graphs read, and that live as long
         self.forward: Any = None  # what replays `run`, and `run_back`
         self.backward: Any = None
 

@@ -22,6 +22,7 @@ from kernels.ops.layers.replaying import (
     key_of,
     not_prepared,
     put,
+    tables,
 )
 from kernels.ops.layers.workspace import workspace_bytes
 
@@ -182,5 +183,5 @@ class ReplayedEncoder:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool.id, stream=self._side):
             y = self._called(ready)
-        ready.y = _left_in_place(y, self._pool, graph)
+        ready.y = _left_in_place(y, self._pool, graph, tables())
         ready.graph = graph

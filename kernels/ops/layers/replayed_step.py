@@ -25,6 +25,7 @@ from kernels.ops.layers.replaying import (
     not_prepared,
     put,
     refuse_elsewhere,
+    tables,
     undisturbed,
 )
 from kernels.ops.layers.standing import Standing
@@ -74,7 +75,11 @@ class ReplayedStep:
         refuse_elsewhere(src.device)
         masks = (mask, src_key_padding_mask)
         for name, one in zip(("mask", "src_key_padding_mask"), masks, strict=True):
-            if isinstance(one, torch.Tensor) and one.requires_grad:
+            if one is not None and not isinstance(one, torch.Tensor):
+                raise TypeError(
+                    f"{name} is a {type(one).__name__}; it takes a torch.Tensor or None"
+                )
+            if one is not None and one.requires_grad:
                 raise ValueError(f"{name} wants a gradient; a replayed step has none for a mask")
         self._standing = Standing(self._encoder)
         key = (*key_of(src, *masks, is_causal), src.requires_grad)
@@ -89,6 +94,7 @@ class ReplayedStep:
             ready.forward = captured(ready.run, *for_both)
             if ready.goes_back:
                 ready.backward = captured(ready.run_back, *for_both)
+            ready.tables = tables()
         self._prepared[key] = ready
 
     def __call__(
@@ -102,8 +108,8 @@ class ReplayedStep:
 
         ValueError for a call that was not prepared, and for an encoder in eval. RuntimeError inside
         autocast, torch.compile, a transform of `torch.func` or a capture; on another stream than
-        before; and where a parameter has moved since `prepare`, or what the encoder drops has
-        changed. Going back, RuntimeError where a later call has overwritten the activations, the
+        before; and where a parameter has moved since `prepare`, or a setting has changed, as a
+        dropout. Going back, RuntimeError where a later call has overwritten the activations, the
         second time, and where a parameter was written to in between; NotImplementedError for
         create_graph=True. torch.compile without fullgraph leaves the call to Python.
         """

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from kernels.launch import tape
 from kernels.ops.layers.encoder import FusedEncoder
 from kernels.ops.layers.encoder_layer import FusedEncoderLayer
 from kernels.ops.shared.operators import in_forward_mode
@@ -55,6 +56,14 @@ def put(places: Sequence[Tensor | None], given: Sequence[Tensor | None]) -> None
                 place.copy_(value)
 
 
+def tables() -> tuple[Tensor, ...]:
+    """The tables that launches read, made on the host: a graph is kept with those of its capture.
+
+    A graph holds their addresses alone, and the caches behind them let go of the eldest.
+    """
+    return tuple(tape._lasting.values())
+
+
 class OneStream:
     """The stream that calls come on: the first call's. `whose` is told where another is refused."""
 
@@ -96,8 +105,10 @@ def undisturbed(encoder: torch.nn.Module, device: torch.device) -> Iterator[None
     """A block behind which buffers and PyTorch's generators are as before."""
     cards = [device] if device.type == "cuda" else []
     kept = [(one, one.clone()) for one in encoder.buffers()]
-    with torch.random.fork_rng(cards):
-        yield
-    with torch.no_grad():
-        for one, before in kept:
-            one.copy_(before)
+    try:
+        with torch.random.fork_rng(cards):
+            yield
+    finally:
+        with torch.no_grad():
+            for one, before in kept:
+                one.copy_(before)

@@ -17,10 +17,10 @@ Tensor = torch.Tensor
 
 
 class Facts(NamedTuple):
-    """What must be as it was: the modules, what they drop, and where and what the tensors are."""
+    """What must be as it was: the modules, their settings, and where and what the tensors are."""
 
     modules: tuple[int, ...]
-    drops: tuple[Any, ...]
+    settings: tuple[Any, ...]
     tensors: tuple[Any, ...]
 
 
@@ -31,7 +31,7 @@ class Standing:
         named = list(encoder.named_modules())
         self._kept = [one for _, one in named]  # so that no other module gets its number
         self._children = [(one._modules, tuple(one._modules)) for one in self._kept]
-        self._dropping = [one for one in self._kept if isinstance(one, FusedEncoderLayer)]
+        self._layers = [one for one in self._kept if isinstance(one, FusedEncoderLayer)]
         self._parameters, self._buffers = (
             [
                 (held, name, f"{path}.{name}".lstrip("."))
@@ -48,7 +48,7 @@ class Standing:
         """What a graph that is captured now would take for granted."""
         return Facts(
             tuple(id(held.get(name)) for held, names in self._children for name in names),
-            tuple((one.training, one.probabilities()) for one in self._dropping),
+            (*(one.training for one in self._kept), *map(_settings, self._layers)),
             tuple(_of(held.get(name)) for held, name, _ in self._slots),
         )
 
@@ -74,7 +74,11 @@ class Standing:
             return f"{path!r} lies elsewhere than at prepare(), or has another shape or dtype"
         if before.modules != now.modules:
             return "a module of the encoder is another than at prepare()"
-        return "what the encoder drops is not what it dropped at prepare()"
+        return "a setting of the encoder (mode, dropout, eps, activation) is not as at prepare()"
+
+
+def _settings(layer: FusedEncoderLayer) -> Any:
+    return layer.probabilities(), layer.norm1.eps, layer.norm2.eps, layer.activation_form
 
 
 def _of(one: Tensor | None) -> Any:
