@@ -37,7 +37,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from kernels.ops.attention.forward_kernels import LOG2E
-from kernels.ops.shared.gluon import let_the_next_start, meet
+from kernels.ops.shared.gluon import meet
+from kernels.ops.shared.gluon_grids import let_the_next_start
 
 ROWS = ttgl.constexpr(64)  # of a group of four warps
 BOTH = ttgl.constexpr(128)  # of a program

@@ -13,7 +13,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from kernels.ops.attention.hopper_backward_kernels import BOTH, ROWS
-from kernels.ops.shared.gluon import meet, wait_for_the_last
+from kernels.ops.shared.gluon import meet
+from kernels.ops.shared.gluon_grids import wait_for_the_last
 
 
 @gluon.jit
