@@ -18,7 +18,7 @@ SM_WITHIN, DRAM_WITHIN = 0.03, 0.10
 # Registers that don't fit are stored too: Triton 3.6's assembler spills some 17 bytes a thread of
 # the causal backward of 128 dimensions, where that of 3.7 spills none.
 STORED_WITHIN = 0.05
-# Rows: tiles of keys, and all going back, divide it; those of 192 queries are a hundredth of the rest.
+# Rows: all tiles but those of 192 queries divide it, which are read once beside keys many times.
 WHOLE = 128
 
 

@@ -18,13 +18,6 @@ pytestmark = pytest.mark.skipif(
 )
 
 LARGE, MLP = "16384x8192", "8192x14336"
-# Lower than the bound on a card, and why. An H200 has 1.43 times an H100's bandwidth for the same
-# SMs at the same clocks: a copy is done sooner, and the arithmetic is not. The backward of a norm,
-# of a norm and GELU, and of all of the chain move the same three tensors, and each reaches less of
-# the copy than the one before: see the test of that. (The suite's profile counts issue slots for
-# backwards of one launch alone, and this one has two. The loop that it is compiled to has 42
-# instructions an element: six tenths of the slots of its time, by two warps a scheduler.)
-LOWER = {("h200", "bwd"): 0.70}
 
 
 @pytest.fixture(params=RECORDED, ids=lambda one: one.gpu)
@@ -41,12 +34,14 @@ def test_a_norm_in_front(card):
 
 def test_a_norm_in_front_going_back(card):
     assert ratio(card, NORM, LARGE, "fused", "compile", pass_="bwd") >= 1.5
-    least = LOWER.get((card.gpu, "bwd"), 0.75)
-    assert ratio(card, NORM, LARGE, "fused", "copy", pass_="bwd") >= least
+    assert ratio(card, NORM, LARGE, "fused", "copy", pass_="bwd") >= 0.75
 
 
 def test_what_is_added_to_a_norms_backward_costs_time_and_no_bytes(card):
-    """The reason that stands beside the lower bound."""
+    """A norm's backward, that of a norm and GELU, and of the whole chain: the same three tensors.
+
+    Each reaches less of the copy than the one before: it has more to compute meanwhile.
+    """
     (norms,) = (one for one in recordings("norms") if one.gpu == card.gpu)
     cells = [(norms, "layernorm"), (card, NORM_GELU), (card, NORM)]
     shares = [ratio(one, op, LARGE, "fused", "copy", pass_="bwd") for one, op in cells]

@@ -128,6 +128,7 @@ class Bench:
         gc.collect()
         try:
             torch.cuda.synchronize()
+            torch.cuda.empty_cache()  # what a capture that failed had taken for its pool
         except Exception as error:
             self.problem(f"the device stopped answering ({first_line(error)}); the run ends here")
             self.dead = True
@@ -247,6 +248,7 @@ class Bench:
         lists = {id(sets[variant.name]): (variant, sets[variant.name]) for variant in working}
         for variant, inputs in lists.values():
             inputs += make_sets(cell, variant, self.device, self.seed + 1, calls - 1)
+        torch.cuda.empty_cache()  # within a capture nothing is given back to make room
         pool = torch.cuda.graph_pool_handle()
         graphs: dict[str, timing.Captured] = {}
         for variant in working:
