@@ -54,3 +54,20 @@ def test_the_page_runs_and_its_counts_are_as_told():
             assert "Recorded on one" in told[cell]
         else:
             assert told[cell] == f"No card has recorded `{suite}` yet."
+
+
+def test_the_way_back_is_as_told():
+    notebook = build.executed(ROOT / "book" / "hopper_by_hand.ipynb", ROOT)
+    told = {
+        cell.id: "".join(output.get("text", "") for output in cell.get("outputs", []))
+        for cell in notebook.cells
+    }
+    clocks = re.findall(r"multiply (\d+) clocks, read both (\d+)", told["back-clocks"])
+    (multiply, both), wide = clocks
+    assert multiply == both  # "reading takes as long as multiplying"
+    assert int(wide[1]) < int(wide[0])
+    loads = re.findall(
+        r"d = +(\d+) \w+ +(\d+) LDSM, +\d+ HGMMA, spilled (\d+)", told["back-binary"]
+    )
+    assert {(int(d), int(n) > 0) for d, n, _ in loads} == {(64, True), (128, False)}
+    assert {spilled for _, _, spilled in loads} == {"0"}
