@@ -239,3 +239,12 @@ def test_the_notebook_runs_and_its_counts_are_as_told(page):
     assert "4 + 3" in told["claims"]
     assert "2.33 times fewer" in told["claims"]
     assert "5 + 4.5" in told["claims"]
+
+
+def test_wide_products_spare_what_the_page_says():
+    notebook = build.executed(ROOT / "book" / CHAPTER, ROOT)
+    (cell,) = (one for one in notebook.cells if one.id == "wide-count")
+    told = "".join(output.get("text", "") for output in cell.outputs)
+    plain, wide = map(int, re.findall(r"(\d+) instructions", told))
+    assert 2 <= (plain - wide) / 8 < 2.5  # "two instructions an element, and a little more"
+    assert "IMAD.HI" not in told.splitlines()[1]
