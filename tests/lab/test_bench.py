@@ -381,7 +381,7 @@ def test_a_whole_run(a_gpu, doubling, tmp_path, capsys, monkeypatch):
 def test_a_run_without_faults_ends_with_0_and_takes_what_the_profiler_found(
     a_gpu, doubling, tmp_path, monkeypatch
 ):
-    def profiled(rows, seconds, say):
+    def profiled(rows, seconds, say, keep):
         kernels = [ProfiledKernel("a", 1.0, 100, 10), ProfiledKernel("b", 1.0, 5, 1)]
         cells = [
             CellProfile(row.op, row.variant, row.pass_, row.shape, row.dtype, "chain", kernels)
@@ -454,6 +454,22 @@ def test_a_run_that_is_cut_behind_its_times_leaves_them(
     assert (
         record["copies_us"].keys() == record["speed_ups"].keys() == record["calls_in_graph"].keys()
     )
+
+
+def test_a_profile_that_is_cut_leaves_what_was_profiled(a_gpu, doubling, tmp_path, monkeypatch):
+    def profiled(rows, seconds, say, keep):
+        first, *_ = rows
+        place = (first.op, first.variant, first.pass_, first.shape, first.dtype)
+        kernels = [ProfiledKernel("k", 1.0, 7, 3)]
+        keep(profile.Found([CellProfile(*place, "single", kernels)], {}, []))
+        raise Cut
+
+    monkeypatch.setattr(profile, "run_rows", profiled)
+    with pytest.raises(Cut):
+        bench.run(bench.Options(*OF_A_CUT_RUN, out=tmp_path, seconds=0.01))
+    rows, record = read_suite(tmp_path / "a-card" / "pointwise.csv")
+    assert [row.bytes_dram_read for row in rows if row.bytes_dram_read] == [7]
+    assert len(record["profile"]["cells"]) == 1
 
 
 def test_a_run_that_is_cut_between_cells_goes_on_there(a_gpu, doubling, tmp_path, monkeypatch):

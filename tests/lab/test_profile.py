@@ -294,7 +294,7 @@ def test_cells_that_were_profiled_before_stay(monkeypatch, tmp_path):
         kernel = ProfiledKernel("k", dram_read=len(row.variant), dram_write=1)
         return CellProfile(*names, "single", [kernel])
 
-    def run_rows(chosen, seconds, say):
+    def run_rows(chosen, seconds, say, keep):
         assert "copy" not in {row.variant for row in chosen}
         return profile.Found([of(row) for row in chosen], {}, [])
 

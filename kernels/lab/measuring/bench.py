@@ -238,12 +238,16 @@ def _finish(
     if options.profile and options.suite != "ceilings" and not bench.dead:
         gc.collect()
         torch.cuda.empty_cache()
-        chosen = profile.default_rows(bench.rows)
-        found = profile.run_rows(chosen, options.profile_seconds, say)
-        bench.rows, record["profile"] = profile.merge(bench.rows, found)
+        timed = bench.rows
+
+        def keep(found: profile.Found) -> None:
+            bench.rows, record["profile"] = profile.merge(timed, found)
+            write()
+
+        chosen = profile.default_rows(timed)
+        keep(profile.run_rows(chosen, options.profile_seconds, say, keep))
         for sentence in record["profile"]["problems"]:
             say(f"profile  {sentence}")
-        write()
     say(verdicts.table(bench.rows))
     say(f"{len(bench.rows)} rows in {path} ({time.perf_counter() - began:.0f} s)")
     if options.out is None and path.is_relative_to(ROOT / "_build"):

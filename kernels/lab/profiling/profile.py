@@ -263,8 +263,16 @@ def _run_mode(
             found.problems.append("ncu needed several passes for a chain: later ones ran warm")
 
 
-def run_rows(rows: Sequence[Row], seconds: float, say: Callable[[str], None]) -> Found:
-    """Profile the cells of `rows` with ncu, in about `seconds`; problems stand in the result."""
+def run_rows(
+    rows: Sequence[Row],
+    seconds: float,
+    say: Callable[[str], None],
+    keep: Callable[[Found], object] = lambda _: None,
+) -> Found:
+    """Profile the cells of `rows` with ncu, in about `seconds`; problems stand in the result.
+
+    `keep` is given what is there after each of ncu's runs: a later one may be cut.
+    """
     ncu = find_ncu()
     if ncu is None:
         return Found([], {}, ["no DRAM bytes: Nsight Compute (ncu) is not on this machine"])
@@ -278,6 +286,7 @@ def run_rows(rows: Sequence[Row], seconds: float, say: Callable[[str], None]) ->
         if group:
             say(f"profiling {len(group)} cells with ncu ({mode})")
             _run_mode(ncu, mode, group, seconds * len(group) / len(rows), found)
+            keep(found)
     return found
 
 
@@ -319,17 +328,23 @@ def run(
         )
     rows, record = read_suite(path)
     chosen = matching_rows(rows, cells) if cells else default_rows(rows)
-    found = run_rows(chosen, seconds, say)
-    merged, told = merge(rows, found)
-    told["command"], told["date"] = provenance.command(), provenance.utc_now()
-    told["commit"] = provenance.source()["commit"]
-    # Cells that an earlier run profiled, and this one was not asked for, stay.
-    anew = {cell.key for cell in found.cells}
-    for cell in record.get("profile", {}).get("cells", []):
-        names = (cell["op"], cell["pass_"], cell["shape"], cell["dtype"], cell.get("options", ""))
-        if (names, cell["variant"]) not in anew:
-            told["cells"].append(cell)
-    write_suite(path, merged, record | {"profile": told})
+    before = record.get("profile", {}).get("cells", [])
+
+    def keep(found: Found) -> dict[str, Any]:
+        merged, told = merge(rows, found)
+        told["command"], told["date"] = provenance.command(), provenance.utc_now()
+        told["commit"] = provenance.source()["commit"]
+        # Cells that an earlier run profiled, and this one was not asked for, stay.
+        anew = {cell.key for cell in found.cells}
+        for cell in before:
+            place = (cell["op"], cell["pass_"], cell["shape"], cell["dtype"])
+            if ((*place, cell.get("options", "")), cell["variant"]) not in anew:
+                told["cells"].append(cell)
+        write_suite(path, merged, record | {"profile": told})
+        return told
+
+    found = run_rows(chosen, seconds, say, keep)
+    told = keep(found)
     for problem in told["problems"]:
         say(f"profile  {problem}")
     for cell in found.cells:
