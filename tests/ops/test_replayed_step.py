@@ -224,7 +224,7 @@ def test_a_parameter_that_nothing_comes_of_gets_none_and_a_shared_one_its_sum():
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_two_micro_batches_add_up_over_steps(set_to_none):
     """SGD over accumulated gradients: every parameter the same bits as the encoder's, each step."""
-    ours, theirs = (stack(dropout=0.3, norm_first=True) for _ in range(2))
+    ours, theirs = (made(dropout=0.3, norm_first=True) for _ in range(2))
     step, x, dy = ready_of(ours)
     runs = []
     for model, call in ((ours, step), (theirs, theirs)):
