@@ -324,6 +324,7 @@ def a_gpu(monkeypatch):
     monkeypatch.setattr(cuda, "is_available", lambda: True)
     monkeypatch.setattr(cuda, "synchronize", lambda *_: None)
     monkeypatch.setattr(cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(cuda, "reset_peak_memory_stats", lambda: None)
     monkeypatch.setattr(cuda, "graph_pool_handle", lambda: (0, 0))
     monkeypatch.setattr(cuda, "get_device_properties", lambda *_: props)
     monkeypatch.setattr(cuda, "get_device_capability", lambda *_: (9, 0))
@@ -583,13 +584,20 @@ def test_an_error_is_told_by_its_first_sentence(text, told):
     assert cell_bench.first_line(ValueError(text)) == f"ValueError{': ' * bool(told)}{told}"
 
 
-def test_what_holds_most_is_left_out_where_all_do_not_fit(capsys):
+def test_what_holds_or_takes_most_is_left_out_where_all_do_not_fit(capsys):
     bench = object.__new__(cell_bench.Bench)
     bench.memory = 40 << 30
     cell = SimpleNamespace(name="the cell")
     variants = [SimpleNamespace(name=name) for name in ("eager", "torch", "fused")]
-    held = {"eager": 9 << 30, "torch": 1 << 30, "fused": 0}
-    assert bench.fitting(cell, variants, held) == variants
+    held, peaks = (
+        {"eager": 9 << 30, "torch": 1 << 30, "fused": 0},
+        dict.fromkeys(("eager", "fused"), 0),
+    )
+    peaks["torch"] = 10 << 30  # 20 with the 10 that are held: a half
+    assert bench.fitting(cell, variants, held, peaks) == variants
+    peaks["torch"] += 1
+    assert bench.fitting(cell, variants, held, peaks) == [variants[0], variants[2]]
+    assert "left out the cell torch: it takes 10.0 GiB" in capsys.readouterr().out
     held["torch"] = 2 << 30  # 11 of the 10 GiB that a quarter is
-    assert bench.fitting(cell, variants, held) == variants[1:]
+    assert bench.fitting(cell, variants, held, peaks) == variants[1:]
     assert "left out the cell eager: it holds 9.0 GiB" in capsys.readouterr().out

@@ -29,7 +29,7 @@ import torch
 from kernels.lab.cards import devices
 from kernels.lab.cards.makers import CARDS
 from kernels.lab.measuring import timing, verdicts
-from kernels.lab.measuring.cell_bench import Bench, in_cell, say
+from kernels.lab.measuring.cell_bench import Bench, in_cell, say, without_fallback
 from kernels.lab.measuring.kept_cells import KeptCells, file_of
 from kernels.lab.profiling import profile
 from kernels.lab.records import provenance, sources
@@ -146,6 +146,13 @@ def run(options: Options) -> int:
     say(f"bench {options.suite} on {card['name']}: {len(cells)} cells")
     record = _provenance(options, bench, card)
     kept = _kept(options, bench, record)
+    with without_fallback():
+        _measure_all(bench, cells, kept)
+        return _finish(options, bench, cells, record, began, kept)
+
+
+def _measure_all(bench: Bench, cells: Sequence[Cell], kept: KeptCells) -> None:
+    """Measure the cells in order, but those that a cut run left; stop where the device died."""
     for number, cell in enumerate(cells, 1):
         started = time.perf_counter()
         rows = kept.take(cell)
@@ -161,7 +168,6 @@ def run(options: Options) -> int:
         torch.cuda.empty_cache()
         took = time.perf_counter() - started
         say(f"[{number:>2}/{len(cells)}] {cell.name}: {verdicts.line(rows)}  ({took:.1f} s)")
-    return _finish(options, bench, cells, record, began, kept)
 
 
 def _kept(options: Options, bench: Bench, record: dict[str, Any]) -> KeptCells:

@@ -89,6 +89,14 @@ def in_cell(row: Row, cell: Cell) -> bool:
     return row.cell == cell.key and row.variant in names
 
 
+def without_fallback() -> Any:
+    """A context in which code that Dynamo would leave to Python for a limit of its own raises.
+
+    Else it runs eagerly from there on, with a line in a log, and is timed under another's name.
+    """
+    return torch._dynamo.config.patch(fail_on_recompile_limit_hit=True)
+
+
 def this_device() -> torch.device:
     """Return the GPU that is measured: the current one."""
     return torch.device("cuda", torch.cuda.current_device())
@@ -215,6 +223,7 @@ class Bench:
         errors: dict[str, float | None] = {}
         estimates: dict[str, float] = {}
         held: dict[str, int] = {}  # bytes that a call keeps: what a forward saves for its backward
+        peaks: dict[str, int] = {}  # bytes at most that one takes beside
         sets: dict[str, list[dict[str, Any]]] = {}
         shared: list[dict[str, Any]] = []  # the operation's inputs, the same for all variants
         copied: list[dict[str, Any]] = []  # what the copies copy
@@ -228,7 +237,10 @@ class Bench:
             call = bind(cell, variant, mine[0], self.seed)
             held[variant.name] = torch.cuda.memory_allocated() - before
             errors[variant.name] = self.check(cell, variant, call, mine[0])
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
             estimates[variant.name] = self.estimate_us(call)
+            peaks[variant.name] = torch.cuda.max_memory_allocated() - before
 
         variants = self.usable(cell)
         for variant in variants:
@@ -237,7 +249,7 @@ class Bench:
                 return []
         self.known.clear()
         working = [variant for variant in variants if variant.name in estimates]
-        working = self.fitting(cell, working, held)
+        working = self.fitting(cell, working, held, peaks)
         if not working:
             return []
 
@@ -301,19 +313,32 @@ class Bench:
         ]
 
     def fitting(
-        self, cell: Cell, variants: Sequence[Variant], held: Mapping[str, int]
+        self,
+        cell: Cell,
+        variants: Sequence[Variant],
+        held: Mapping[str, int],
+        peaks: Mapping[str, int],
     ) -> list[Variant]:
         """Leave out those that hold most, until what all of them hold is a quarter of the memory.
 
         What a backward keeps of its forward is held by every variant at once, and each needs room
-        for its call beside it: one without would end the cell for all.
+        for its call beside it: one without would end the cell for all. So those go too whose call
+        takes the whole past a half: what graphs have freed can be in pieces.
         """
+
+        def left_out(variant: Variant, size: int, what: str) -> None:
+            found.remove(variant)
+            size_gib = size / (1 << 30)
+            say(f"left out {cell.name} {variant.name}: it {what} {size_gib:.1f} GiB, too much")
+
         found = list(variants)
         while found and sum(held[variant.name] for variant in found) > self.memory // 4:
             most = max(found, key=lambda variant: held[variant.name])
-            found.remove(most)
-            gib = held[most.name] / (1 << 30)
-            say(f"left out {cell.name} {most.name}: it holds {gib:.1f} GiB, too much beside others")
+            left_out(most, held[most.name], "holds")
+        of_all = sum(held[variant.name] for variant in found)
+        for variant in list(found):
+            if of_all + peaks[variant.name] > self.memory // 2:
+                left_out(variant, peaks[variant.name], "takes")
         return found
 
     def _keep_one_copy(

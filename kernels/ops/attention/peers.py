@@ -79,11 +79,13 @@ def _causal(_b: Any, _h: Any, row: Any, key: Any) -> Any:
     return key <= row
 
 
-@functools.cache
-def _flex(_shape: tuple[int, ...], _dtype: torch.dtype) -> Any:
+def _flex_attention(q: Tensor, k: Tensor, v: Tensor, blocks: Any) -> Any:
     from torch.nn.attention.flex_attention import flex_attention
 
-    return torch.compile(flex_attention, dynamic=False)
+    return flex_attention(q, k, v, block_mask=blocks)
+
+
+_flex = compiled_each(_flex_attention)
 
 
 @functools.cache
@@ -96,7 +98,7 @@ def _causal_blocks(length: int, device: torch.device) -> Any:
 def flex(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
     """PyTorch's flex attention, compiled anew for every shape and dtype."""
     blocks = _causal_blocks(q.shape[2], q.device) if causal else None
-    result: Tensor = _flex(tuple(q.shape), q.dtype)(q, k, v, block_mask=blocks)
+    result: Tensor = _flex(q, k, v, blocks)
     return result
 
 
