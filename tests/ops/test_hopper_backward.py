@@ -48,6 +48,21 @@ def test_it_compiles_and_its_products_overlap(taken, d, causal):
 
 
 @pytest.mark.parametrize("causal", [False, True])
+def test_what_comes_behind_the_second_kernel_comes_behind_the_first_too(taken, causal):
+    q = torch.empty(1, 2, 256, 64, dtype=DTYPES["bf16"])
+    launches = recorded(Given(q, q, q, causal=causal, by_hand=True))
+    _, dkdv, dq = (one.specialize(90) for one in launches)
+    # dQ may start before dK and dV are whole, so the end of its grid has to wait for them.
+    assert dq.options["launch_pdl"]
+    assert not dkdv.options.get("launch_pdl")
+    assert dkdv.compile().ptx.count("griddepcontrol.launch_dependents;") == 1
+    ptx = dq.compile().ptx
+    assert ptx.count("griddepcontrol.wait;") == 1
+    behind = ptx[ptx.index("griddepcontrol.wait;") :]
+    assert not any(one in behind for one in ("st.global", "cp.async", "bra", "wgmma"))
+
+
+@pytest.mark.parametrize("causal", [False, True])
 def test_with_dropout_it_compiles_without_spills_and_its_products_overlap(taken, causal):
     q, k = (torch.empty(2, 4, n, 64, dtype=DTYPES["bf16"]) for n in (500, 300))
     seed = torch.zeros(2, dtype=torch.int64)
