@@ -36,19 +36,20 @@ def place(length, dim, causal):
     return f"{LENGTHS[length]}x16x{length}x{dim}", "causal" if causal else ""
 
 
-def failed(card, cell, pass_="fwd", what=""):
-    """Whether the run told a problem of a whole cell, or of what stands behind its name."""
+def failed(card, cell, pass_="fwd"):
+    """Whether the run told a problem of a whole cell."""
     shape, options = place(*cell)
     name = " ".join(one for one in ("attention", shape, "bf16", options) if one)
-    name += (" bwd" if pass_ == "bwd" else "") + what
+    name += " bwd" if pass_ == "bwd" else ""
     return any(problem.startswith(f"{name}: ") for problem in card.provenance["problems"])
 
 
 def cells(card, *lengths, pass_="fwd"):
-    """The cells of these lengths, but those that failed; all of them forward."""
+    """The cells of these lengths, but those that failed: two at most, and they go back."""
     every = [(n, d, causal) for n in lengths for d in DIMS for causal in (False, True)]
     there = [one for one in every if not failed(card, one, pass_)]
-    assert there == every or (pass_ == "bwd" and {n for n, _, _ in {*every} - {*there}} == {16384})
+    left_out = {(n, d) for n, d, _ in {*every} - {*there}}
+    assert not left_out or (pass_ == "bwd" and left_out == {(16384, 128)})
     return there
 
 
@@ -61,11 +62,16 @@ def test_every_cell_and_variant_is_there(card):
             found.setdefault((row.shape, row.options), set()).add(row.variant)
     assert len(found) == 16
     for cell in cells(card, *LENGTHS):
-        missing = names - found[place(*cell)]
-        # PyTorch's flex attention cannot be captured with a head dimension of 128.
-        assert not missing or (
-            missing == {"flex"} and failed(card, cell, what=" flex in a CUDA graph")
-        )
+        assert names <= found[place(*cell)]
+
+
+def test_flex_attention_is_not_timed_uncompiled(card):
+    # Uncompiled it writes its scores, as `eager` does, and takes tens of times as long.
+    rows = {(row.cell, row.timing): row for row in card.rows if row.variant == "flex"}
+    assert {timing for _, timing in rows} == {"graph", "host"}
+    for (cell, timing), row in rows.items():
+        if timing == "host":
+            assert row.time_us_p50 < 3 * rows[cell, "graph"].time_us_p50, cell
 
 
 def test_the_public_function(card):
@@ -94,7 +100,7 @@ def test_the_kernel_of_the_page(card):
 
 def test_going_back(card):
     found = cells(card, *LENGTHS, pass_="bwd")
-    assert len(found) >= 12
+    assert len(found) >= 14
     for cell in found:
         flash, cudnn = (rate(card, one, "fused_hopper", *cell, "bwd") for one in (FLASH, CUDNN))
         of_cudnn, of_flash = {512: (0.0, 1.0), 2048: (0.0, 1.3)}.get(cell[0], (0.90, 1.55))
@@ -107,10 +113,11 @@ def test_triton_going_back(card):
         assert rate(card, FLASH, "fused", *cell, "bwd") >= 1.2, cell
 
 
-def test_errors(card):
-    for length, dim, causal in cells(card, *LENGTHS):
+@pytest.mark.parametrize("pass_", ["fwd", "bwd"])
+def test_errors(card, pass_):
+    for length, dim, causal in cells(card, *LENGTHS, pass_=pass_):
         shape, options = place(length, dim, causal)
-        where = {"shape": shape, "options": options, "timing": "graph", "pass_": "fwd"}
+        where = {"shape": shape, "options": options, "timing": "graph", "pass_": pass_}
         theirs = card.one(variant=FLASH, **where).error
         for variant in ("fused_simple", "fused", "fused_hopper"):
             # Twice flash's, or one rounding of the output to bf16.
