@@ -1,5 +1,6 @@
 """The steps of `make test`: side by side, told in order, ended by the first that fails."""
 
+import os
 import re
 import time
 
@@ -38,6 +39,13 @@ def test_lanes_run_beside_each_other_and_the_last_step_after_them(capfd, tmp_pat
     table = re.findall(r"^ +\d+ s  (.+)$", told[-2], re.M)
     assert sorted(table[:3]) == ["build", "check", "more"]
     assert table[3:] == ["tests", "in all"]
+
+
+def test_the_tests_have_a_core_each(capfd):
+    assert steps.LAST.environment == {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    code = "import torch, os; print('threads', torch.get_num_threads(), os.environ['HOME'])"
+    assert main(((),), Step("tests", ["-c", code], steps.LAST.environment)) == 0
+    assert f"threads 1 {os.environ['HOME']}" in capfd.readouterr().out
 
 
 def test_a_step_that_fails_ends_the_others_and_the_tests_do_not_begin(capfd):
