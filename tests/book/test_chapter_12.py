@@ -301,7 +301,8 @@ def told(sources):
         for cell in FUNCTIONS[:3]:
             exec(only(sources[cell], ast.FunctionDef, ast.Assign), names)
         for cell in ("table-count", "table-roof", "table-measured", "roofline", "curves",
-                     "measured", "measured-read", "reached", "claims-judged"):  # fmt: skip
+                     "curves-dram", "measured", "measured-read", "reached",
+                     "claims-judged"):  # fmt: skip
             *rest, last = ast.parse(sources[cell]).body
             exec(compile(ast.Module(rest, []), cell, "exec"), names)
             if isinstance(last, ast.Expr):
@@ -349,6 +350,7 @@ def records(folder, times_us, gpu="h100-sxm"):
             flops=cost.flops,
             bytes_ideal=cost.bytes_ideal,
             bytes_unique=None if variant == "sdpa_cudnn" else cost.bytes_ideal,
+            bytes_requested=3 * cost.bytes_ideal,
             bytes_dram_read=cost.read_bytes,
             bytes_dram_write=cost.write_bytes,
         )
@@ -370,6 +372,7 @@ def test_without_records_the_page_says_so(told, tmp_path):
     assert found["reached"] == "Nothing to say before a card has recorded times."
     assert "No card has recorded a point yet" in found["roofline"]
     assert "No card has recorded what DRAM moves here yet." in found["curves"]
+    assert found["curves-dram"] == "No card has recorded what DRAM moves here yet."
     assert found["measured"] == "No card has recorded attention yet."
     assert found["measured-read"] == "Nothing to say before a card has recorded times."
     assert "`sdpa_flash`" not in found["claims-judged"]
@@ -382,20 +385,25 @@ def test_the_page_fills_itself_when_records_come(told, tmp_path):
     assert "| – | 0.20 GB | 0.07 GB |" in lines["sdpa_cudnn"]
     assert "The points are recorded." in found["roofline"]
     assert "Recorded on one" in found["curves"]
+    rows = [line for line in found["curves-dram"].splitlines() if re.match(r"\| \d", line)]
+    assert [line.split("|")[1].strip() for line in rows] == ["512", "2048", "8192", "16384"]
+    part = 512 * 64 * 2 / 1e6
+    each = [3 * part, 3 * part, part, part, 12 * part]
+    assert rows[0] == f"| 512 | {' | '.join(f'{mb:,.3f} MB' for mb in each)} |"
     tables = re.findall(r"\| 16,384 tokens.*?(?=\n\n)", found["measured"], re.S)
     assert [re.search(r"d = (\d+)(, causal)?", one).groups() for one in tables] == [
         ("64", None), ("64", ", causal"), ("128", None), ("128", ", causal")
     ]  # fmt: skip
     for table in tables:
         lines = {line.split("|")[1].strip(): line for line in table.splitlines()[2:]}
-        assert lines["fused_hopper"].count("150 µs, 2.00") == 4
-        assert lines["eager"].count("900 µs, 0.33") == 3
+        assert lines["fused_hopper"].count("150 (2.00)") == 4
+        assert lines["eager"].count("900 (0.33)") == 3
         assert lines["eager"].endswith("| – |")
         assert "flex" not in lines
     peak = plots.ceilings_of(recordings("ceilings", tmp_path)[0], "bf16").compute_flops_per_s
     least = 4 * 16 * 16384**2 * 128 / peak * 1e6
-    assert tables[2].splitlines()[2].endswith(f"| {least:,.0f} µs |")
-    assert tables[3].splitlines()[2].endswith(f"| {least / 2:,.0f} µs |")
+    assert tables[2].splitlines()[2].endswith(f"| {least:,.0f} |")
+    assert tables[3].splitlines()[2].endswith(f"| {least / 2:,.0f} |")
     assert found["measured"].count("Recorded on one") == 1
     lines = found["measured-read"].splitlines()
     best, plain = "1.33 to 1.33, ahead in", "0.94 to 0.94, ahead in"
@@ -419,3 +427,17 @@ def test_a_card_whose_ceilings_are_not_recorded_has_no_prediction(told, tmp_path
     assert "predicted*" not in found["measured"]
     assert "No card has recorded a point yet" in found["roofline"]
     assert "DRAM" in found["curves"]
+
+
+@pytest.mark.parametrize("one", recordings("attention"), ids=lambda one: one.gpu)
+def test_dram_gives_what_must_be_read_once_as_the_page_says(one):
+    rows = [
+        row
+        for row in one.select(op="attention", pass_="fwd", timing="graph", variant="fused")
+        if row.bytes_dram_read and row.shape.endswith("x64") and not row.options
+    ]
+    assert len(rows) == 4
+    for row in rows:
+        tensor = row.bytes_ideal / 4  # q, k, v and o
+        assert row.bytes_dram_read == pytest.approx(3 * tensor, rel=1e-3)
+        assert row.bytes_dram_write < tensor
