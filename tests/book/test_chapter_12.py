@@ -436,6 +436,8 @@ def test_dram_gives_what_must_be_read_once_as_the_page_says(one):
         for row in one.select(op="attention", pass_="fwd", timing="graph", variant="fused")
         if row.bytes_dram_read and row.shape.endswith("x64") and not row.options
     ]
+    if not rows:
+        pytest.skip(f"what DRAM moves of attention is not recorded on {one.gpu}")
     assert len(rows) == 4
     for row in rows:
         tensor = row.bytes_ideal / 4  # q, k, v and o

@@ -589,11 +589,8 @@ def test_what_holds_or_takes_most_is_left_out_where_all_do_not_fit(capsys):
     bench.memory = 40 << 30
     cell = SimpleNamespace(name="the cell")
     variants = [SimpleNamespace(name=name) for name in ("eager", "torch", "fused")]
-    held, peaks = (
-        {"eager": 9 << 30, "torch": 1 << 30, "fused": 0},
-        dict.fromkeys(("eager", "fused"), 0),
-    )
-    peaks["torch"] = 10 << 30  # 20 with the 10 that are held: a half
+    held = {"eager": 9 << 30, "torch": 1 << 30, "fused": 0}
+    peaks = {"eager": 0, "torch": 10 << 30, "fused": 0}  # 20 with what is held: a half
     assert bench.fitting(cell, variants, held, peaks) == variants
     peaks["torch"] += 1
     assert bench.fitting(cell, variants, held, peaks) == [variants[0], variants[2]]
