@@ -61,7 +61,7 @@ def test_it_is_right_and_leaves_zeros_behind(rows, n_cols, added, biased, dtype,
     arguments = given(rows, n_cols, dtype, added, biased)
     assert stochastic.adds(arguments[2])
     for _ in range(2):  # a second launch begins with what the first one left
-        found = stochastic._back(*arguments)
+        found = stochastic.back_adding(*arguments)
         assert not arguments[-1].any()
         for one, truth in zip(found, exact(*arguments), strict=False):
             assert one.dtype == dtype
@@ -71,7 +71,7 @@ def test_it_is_right_and_leaves_zeros_behind(rows, n_cols, added, biased, dtype,
 def test_sums_that_did_not_begin_as_zeros_are_seen():
     arguments = given(11, 24, FP32)
     arguments[-1].view(FP32)[3] = 1.0
-    dx, dweight, _ = stochastic._back(*arguments)
+    dx, dweight, _ = stochastic.back_adding(*arguments)
     truth = exact(*arguments)
     assert off(dx, truth[0]) < 2.0**-18
     assert off(dweight, truth[1]) > 2.0**-10
@@ -84,7 +84,7 @@ def test_where_one_launch_is_enough_the_order_stays_fixed():
     assert not stochastic.adds(torch.empty(12, stochastic.WIDEST + 1))
     arguments = given(128, 16, BF16)
     arguments[-1].fill_(7)  # not touched
-    found = stochastic._back(*arguments)
+    found = stochastic.back_adding(*arguments)
     assert bool((arguments[-1] == 7).all())
     for one, truth in zip(found, exact(*arguments), strict=True):
         assert off(one, truth) <= 2 * UNIT[BF16] + 2.0**-19
@@ -167,7 +167,7 @@ def test_it_compiles_without_a_spill(capability, dtype):
     for n_cols in (768, 1024, stochastic.WIDEST):
         arguments = given(4096, n_cols, dtype)
         with assume_capability(capability), recording() as launches:
-            stochastic._back(*arguments)
+            stochastic.back_adding(*arguments)
         (launch,) = launches
         assert launch.name == "norm_backward_adding"
         assert launch.specialize(capability).compile().stack_bytes == 0, n_cols
@@ -187,10 +187,10 @@ def test_the_short_way_gives_the_same_bits(rows, monkeypatch):
     """Of many rows by atomics, of few in a fixed order; each launch is kept and made again."""
     calls = [given(rows, 24, BF16), given(rows, 24, BF16)]
     calls[1][0] = calls[1][0].flip(0)
-    wanted = [stochastic._back(*arguments) for arguments in calls]
+    wanted = [stochastic.back_adding(*arguments) for arguments in calls]
     monkeypatch.setattr(operators, "SHORT_WHERE", "is_cpu")
     for _ in range(2):
         for arguments, expected in zip(calls, wanted, strict=True):
-            for one, other in zip(stochastic._back(*arguments), expected, strict=True):
+            for one, other in zip(stochastic.back_adding(*arguments), expected, strict=True):
                 assert torch.equal(one, other)
             assert not arguments[-1].any()

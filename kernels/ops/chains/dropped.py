@@ -15,9 +15,11 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.launch import capability, for_card
 from kernels.ops.chains.configurations import NARROWEST, held_row
-from kernels.ops.chains.dropout import dropping, kept_along
-from kernels.ops.chains.gated import GELU_ERF, GELU_TANH, activated, activated_and_slope
+from kernels.ops.chains.dropout import dropping, kept_along, kept_in_rows
+from kernels.ops.chains.gated import GELU_ERF, GELU_TANH
+from kernels.ops.chains.gelu_by_power import activated_for, slope_for
 from kernels.ops.norms.forward import forward as norm_forward
 from kernels.ops.shared.blocks import Block
 from kernels.ops.shared.operators import device_guard
@@ -27,9 +29,20 @@ Tensor = torch.Tensor
 
 NOTHING, RELU = "", "relu"
 ACTIVATIONS = (NOTHING, RELU, GELU_TANH, GELU_ERF)
-# Elements of a program, and its warps: a thread has eight neighbours, and one call of Philox for
-# them. Twice as many spill on 7.5. Not timed yet.
-TILE = Block(1024, 4)
+# Elements of a program, and its warps: a thread has twice eight neighbours, and a call of Philox
+# for each eight. Half as many take longer, but 7.5 has no registers for more.
+TILES: dict[tuple[int, int], Block] = {(7, 5): Block(1024, 4), (8, 0): Block(2048, 4)}
+
+
+def tile_for(device: torch.device) -> Block:
+    """The tile of the kernels that go element by element, on a card."""
+    return for_card(TILES, capability(device))
+
+
+@triton.jit
+def _kept(seed_offset_ptr, first, drop_below, BLOCK: tl.constexpr):
+    # By wide products, as instructions bind these kernels, forward too.
+    return tl.reshape(kept_in_rows(seed_offset_ptr, first, drop_below, True, 1, BLOCK), (BLOCK,))
 
 
 @triton.jit(do_not_specialize=["drop_below"])
@@ -53,12 +66,12 @@ def dropped_tile(
     if residual_ptr is not None:
         residual = tl.load(residual_ptr + at, mask=mask, other=0.0)
     if DROPS:
-        kept = kept_along(seed_offset_ptr, first, drop_below, True, BLOCK)
+        kept = _kept(seed_offset_ptr, first, drop_below, BLOCK)
     y = y.to(tl.float32)
     if ACTIVATION == "relu":
         y = tl.where(y < 0.0, 0.0, y)  # so that NaN stays NaN
     elif ACTIVATION != "":
-        y = activated(y, ACTIVATION)
+        y = activated_for(y, ACTIVATION, y_ptr.dtype.element_ty)
     if DROPS:
         y = tl.where(kept, y * scale, 0.0)
     if residual_ptr is not None:
@@ -87,13 +100,12 @@ def dropped_backward_tile(
     if ACTIVATION != "":
         x = tl.load(x_ptr + at, mask=mask, other=0.0)
     if DROPS:
-        kept = kept_along(seed_offset_ptr, first, drop_below, True, BLOCK)
+        kept = _kept(seed_offset_ptr, first, drop_below, BLOCK)
     dx = dx.to(tl.float32)
     if ACTIVATION == "relu":
         dx = tl.where(x > 0.0, dx, 0.0)
     elif ACTIVATION != "":
-        _, slope = activated_and_slope(x.to(tl.float32), ACTIVATION)
-        dx *= slope
+        dx *= slope_for(x.to(tl.float32), ACTIVATION, dx_ptr.dtype.element_ty)
     if DROPS:
         dx = tl.where(kept, dx * scale, 0.0)
     tl.store(dx_ptr + at, dx.to(dx_ptr.dtype.element_ty), mask=mask)
@@ -168,16 +180,17 @@ def forward(
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if y.numel() == 0:
         return y
+    tile = tile_for(x.device)
     with device_guard(x):
-        dropped_tile[(-(-y.numel() // TILE.cols),)](
+        dropped_tile[(-(-y.numel() // tile.cols),)](
             x.contiguous(),
             None if residual is None else residual.contiguous(),
             None if seed_offset is None else seed_offset.contiguous(),
             y,
             y.numel(),
             ACTIVATION=activation,
-            BLOCK=TILE.cols,
-            num_warps=TILE.num_warps,
+            BLOCK=tile.cols,
+            num_warps=tile.num_warps,
             **_drops(p),
         )
     return y
@@ -198,16 +211,17 @@ def backward(
     dx = torch.empty(dy.shape, dtype=dy.dtype, device=dy.device) if into is None else into
     if dx.numel() == 0:
         return dx
+    tile = tile_for(dy.device)
     with device_guard(dy):
-        dropped_backward_tile[(-(-dx.numel() // TILE.cols),)](
+        dropped_backward_tile[(-(-dx.numel() // tile.cols),)](
             dy.contiguous(),
             None if x is None else x.contiguous(),
             None if seed_offset is None else seed_offset.contiguous(),
             dx,
             dx.numel(),
             ACTIVATION=activation,
-            BLOCK=TILE.cols,
-            num_warps=TILE.num_warps,
+            BLOCK=tile.cols,
+            num_warps=tile.num_warps,
             **_drops(p),
         )
     return dx

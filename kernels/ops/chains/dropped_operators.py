@@ -12,7 +12,7 @@ import torch
 
 from kernels.ops.chains import dropped
 from kernels.ops.chains.bias_gelu import dropped_out, gelu_by_operators, gelu_slope_by_operators
-from kernels.ops.chains.dropped import ACTIVATIONS, NOTHING, RELU, TILE
+from kernels.ops.chains.dropped import ACTIVATIONS, NOTHING, RELU, tile_for
 from kernels.ops.chains.gated import GELU_TANH
 from kernels.ops.shared.arguments import (
     check_residual,
@@ -27,6 +27,7 @@ Tensor = torch.Tensor
 
 ELEMENTWISE = ("activation_dropout", "dropout_residual")
 SEED_BYTES = 16
+_CPU = torch.device("cpu")  # where launches are counted
 
 
 def check(
@@ -92,7 +93,7 @@ def _step(name: str, x: Tensor, read: tuple[str, ...], written: str, p: float) -
     """What one launch moves: each tensor once, the seed once by each program."""
     if x.numel() == 0:
         return None
-    size, programs = x.numel() * x.element_size(), -(-x.numel() // TILE.cols)
+    size, programs = x.numel() * x.element_size(), -(-x.numel() // tile_for(_CPU).cols)
     moved = [Moved(one, size, size) for one in read]
     if threshold(p) > 0:
         moved.append(Moved("seed_offset", SEED_BYTES, SEED_BYTES * programs))

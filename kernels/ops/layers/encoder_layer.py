@@ -193,16 +193,16 @@ class FusedEncoderLayer(nn.TransformerEncoderLayer):
 
         if not self.norm_first:
             h, read = attention(
-                None, lambda o: self._normed(o, out_proj, x, norm1, behind_attention)
+                None, lambda o, x: self._normed(o, out_proj, x, norm1, behind_attention)
             )
             with read:
                 return self._mlp(h, None, up, in_mlp, down, h, norm2, behind_mlp)
         if behind_attention.seed_offset is None and in_mlp.seed_offset is None:
-            h = attention(norm1, lambda o: steps.added(o, out_proj, x, behind_attention))
+            h = attention(norm1, lambda o, x: steps.added(o, out_proj, x, behind_attention))
             # The norm is a prologue of the next product.
             return self._mlp(h, norm2, up, in_mlp, down, h, None, behind_mlp)
         u, h = attention(
-            norm1, lambda o: steps.added_and_normed(o, out_proj, x, norm2, behind_attention)
+            norm1, lambda o, x: steps.added_and_normed(o, out_proj, x, norm2, behind_attention)
         )
         with self._made_again(u, h, norm2):
             return self._mlp(u, None, up, in_mlp, down, h, None, behind_mlp)
@@ -234,15 +234,13 @@ class FusedEncoderLayer(nn.TransformerEncoderLayer):
         dropped: Dropped,
         product: Product,
         norm: Norm | None,
-        behind: Callable[[Tensor], Result],
+        behind: Callable[[Tensor, Tensor], Result],
     ) -> Result:
-        """`behind(o)` of attention's rows o of LayerNorm(x), or of x; o not kept if told so."""
+        """`behind(o, x)` of attention's rows o of LayerNorm(x), or of x; o not kept if told so."""
         n_heads = self.self_attn.num_heads
         if not (self.attn_dropout_checkpoint and may_replace()):
-            # No name holds qkv: in inference its memory is free behind attention.
-            rows = steps.attended(steps.projected(x, norm, product), n_heads, seen, dropped)
-            return behind(rows)
-        qkv = steps.projected(x, norm, product)
+            return behind(*steps.attended_of(x, norm, product, n_heads, seen, dropped))
+        qkv, x = steps.begun(x, norm, product)
         again = Recipe(lambda: steps.attended(qkv, n_heads, seen, dropped))
         given = (qkv, seen.bias, seen.key_padding_mask, dropped.seed_offset)
         known = {memory(one) for one in given if one is not None}
@@ -250,7 +248,7 @@ class FusedEncoderLayer(nn.TransformerEncoderLayer):
             rows = steps.attended(qkv, n_heads, seen, dropped)
         of_rows = memory(rows)
         with again.instead_of(lambda kept: memory(kept) == of_rows):
-            return behind(rows)
+            return behind(rows, x)
 
     def _mlp(
         self,

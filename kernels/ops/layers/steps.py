@@ -30,7 +30,7 @@ from kernels.ops.chains.gated import GELU_ERF, GELU_TANH
 from kernels.ops.epilogues.linear_bias_gelu import linear_bias_gelu
 from kernels.ops.epilogues.linear_bias_residual import linear_bias_residual
 from kernels.ops.epilogues.operators import ways
-from kernels.ops.layers import stochastic
+from kernels.ops.layers import joined, stochastic
 from kernels.ops.layers.masks import Seen
 from kernels.ops.norms.layernorm import layer_norm
 from kernels.ops.products.configurations import BY_TORCH
@@ -84,8 +84,18 @@ def projected(x: Tensor, norm: Norm | None, product: Product) -> Tensor:
     return layernorm_linear(x, norm.weight, norm.bias, *product, norm.eps)
 
 
+def begun(x: Tensor, norm: Norm | None, product: Product) -> tuple[Tensor, Tensor]:
+    """(`projected`, x): what goes on from x, the residual, goes back with it where steps join."""
+    if norm is None or not joined.joins(x):
+        return projected(x, norm, product), x
+    sums = norm.sums if norm.adds else None
+    return joined.projected(x, norm.weight, norm.bias, *product, norm.eps, sums)
+
+
 def attended(qkv: Tensor, n_heads: int, seen: Seen, dropped: Dropped) -> Tensor:
     """Attention of the heads in rows qkv (B, S, 3·E); rows (B, S, E), in one launch."""
+    if seen.bias is None and seen.key_padding_mask is None and joined.joins(qkv):
+        return joined.attended(qkv, n_heads, seen.causal, *dropped)
     parts = qkv.unflatten(-1, (3, n_heads, qkv.shape[-1] // (3 * n_heads))).unbind(2)
     q, k, v = (one.transpose(1, 2) for one in parts)
     o: Tensor = attention(
@@ -97,6 +107,14 @@ def attended(qkv: Tensor, n_heads: int, seen: Seen, dropped: Dropped) -> Tensor:
         seed_offset=dropped.seed_offset,
     )
     return o.transpose(1, 2).flatten(2)  # a view: o's heads stand side by side, as q's do
+
+
+def attended_of(
+    x: Tensor, norm: Norm | None, product: Product, n_heads: int, seen: Seen, dropped: Dropped
+) -> tuple[Tensor, Tensor]:
+    """(`attended`, x) of LayerNorm(x) or of x: no name holds qkv behind it, its memory is free."""
+    qkv, x = begun(x, norm, product)
+    return attended(qkv, n_heads, seen, dropped), x
 
 
 def added(x: Tensor, product: Product, residual: Tensor, dropped: Dropped) -> Tensor:

@@ -132,7 +132,7 @@ def _composed(
     return _backward_composed(dy, dh, x, weight, bias, mean, inv_std, True, bias is not None)
 
 
-_back = define(
+back_adding = define(
     "layernorm_backward_adding(Tensor dy, Tensor? dh, Tensor x, Tensor weight, Tensor? bias, "
     "Tensor mean, Tensor inv_std, Tensor sums) -> (Tensor, Tensor, Tensor)",
     _launch,
@@ -180,7 +180,7 @@ class _Projected(torch.autograd.Function):
         dx = of_weight = of_bias = None
         if through:
             given = dh, None, x, norm_weight, norm_bias, mean, inv_std, sums
-            dx, of_weight, of_bias = _back(*given)
+            dx, of_weight, of_bias = back_adding(*given)
         wanted = zip(ctx.needs_input_grad[:3], (dx, of_weight, of_bias), strict=True)
         return *(one if want else None for want, one in wanted), dweight, dbias, None, None
 
@@ -211,7 +211,7 @@ class _Dropped(torch.autograd.Function):
         h, weight, bias, mean, inv_std, seed_offset, sums = ctx.saved_tensors
         dresidual, dweight, dbias = dh, None, None
         if dy is not None:
-            dresidual, dweight, dbias = _back(dy, dh, h, weight, bias, mean, inv_std, sums)
+            dresidual, dweight, dbias = back_adding(dy, dh, h, weight, bias, mean, inv_std, sums)
         dx = dresidual
         if dresidual is not None and threshold(ctx.p):
             dx = dropped_backward(dresidual, None, seed_offset, ctx.p, NOTHING)

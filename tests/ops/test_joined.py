@@ -1,0 +1,106 @@
+"""Steps of a layer that go back together: the gradients of the same steps one by one."""
+
+import pytest
+import torch
+
+from kernels.launch import gluon, recording
+from kernels.ops.layers import joined, steps, stochastic
+from kernels.ops.layers.masks import Seen
+from kernels.ops.layers.steps import Dropped
+from kernels.registry import DTYPES
+
+BF16 = torch.bfloat16
+SEED = torch.tensor([5, 7])
+
+
+def random(*shape, seed=0, dtype=BF16):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator).to(dtype)
+
+
+def parameters(width, wide):
+    """The norm's weight and bias, and a product's."""
+    norm = (1 + 0.2 * random(width, seed=1)).to(BF16), random(width, seed=2)
+    return *norm, random(wide, width, seed=3) * width**-0.5, random(wide, seed=4)
+
+
+def exact(given, dy, dx):
+    """Gradients in float64 of LayerNorm(x) · wᵀ + b with dy, and of x with dx."""
+    leaves = [one.double().requires_grad_() for one in given]
+    x, norm_weight, norm_bias, weight, bias = leaves
+    normed = torch.nn.functional.layer_norm(x, x.shape[-1:], norm_weight, norm_bias)
+    y = normed @ weight.T + bias
+    return torch.autograd.grad((y, x * 1), leaves, (dy.double(), dx.double()))
+
+
+@pytest.mark.parametrize("by_atomics", [False, True])
+def test_the_gradient_of_what_goes_on_meets_the_norms(by_atomics):
+    x = random(2, 5, 16)
+    given = [x, *parameters(16, 24)]
+    dy, dx = random(2, 5, 24, seed=5), random(2, 5, 16, seed=6)
+    leaves = [one.clone().requires_grad_() for one in given]
+    sums = stochastic.sums_for(16) if by_atomics else None
+    y, onward = joined.projected(*leaves, 1e-5, sums)
+    assert torch.equal(onward, x)
+    apart = steps.projected(x, steps.Norm(*given[1:3], 1e-5), steps.Product(*given[3:]))
+    assert torch.equal(y, apart)
+    found = torch.autograd.grad((y, onward), leaves, (dy, dx))
+    for one, right in zip(found, exact(given, dy, dx), strict=True):
+        assert (one.double() - right).abs().max() <= 2.0**-6 * right.abs().max()
+
+
+@pytest.mark.parametrize("used", ["product", "onward"])
+def test_one_of_the_two_may_not_be_used(used):
+    x = random(2, 3, 16)
+    leaf = x.clone().requires_grad_()
+    y, onward = joined.projected(leaf, *parameters(16, 8), 1e-5)
+    chosen = y if used == "product" else onward
+    (found,) = torch.autograd.grad(chosen, leaf, torch.ones_like(chosen))
+    if used == "onward":
+        assert torch.equal(found, torch.ones_like(x))
+    else:
+        given = [x, *parameters(16, 8)]
+        right = exact(given, torch.ones_like(y), torch.zeros_like(x))[0]
+        assert (found.double() - right).abs().max() <= 2.0**-6 * right.abs().max()
+
+
+@pytest.mark.parametrize("p", [0.0, 0.25])
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_gradients_of_heads_are_written_into_rows(causal, p):
+    qkv, d_rows = random(2, 6, 3 * 2 * 8), random(2, 6, 2 * 8, seed=1)
+    seed = SEED if p else None
+    found = []
+    for way in (
+        lambda leaf: joined.attended(leaf, 2, causal, p, seed),
+        lambda leaf: steps.attended(leaf, 2, Seen(causal), Dropped(p, seed)),
+    ):
+        leaf = qkv.clone().requires_grad_()
+        rows = way(leaf)
+        found.append((rows, *torch.autograd.grad(rows, leaf, d_rows)))
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_second_derivative_is_refused_in_one_sentence():
+    leaf = random(1, 4, 3 * 8).requires_grad_()
+    rows = joined.attended(leaf, 1, False, 0.0, None)
+    (d_leaf,) = torch.autograd.grad(rows.sum(), leaf, create_graph=True)
+    with pytest.raises(NotImplementedError, match="no second derivative here"):
+        torch.autograd.grad(d_leaf.sum(), leaf)
+
+
+@pytest.mark.skipif(gluon.no_gluon() is not None, reason="no Gluon for Hopper")
+def test_on_hopper_no_launch_puts_gradients_together():
+    heads, length = 4, 256
+    qkv = torch.empty(2, length, 3 * heads * 64, dtype=DTYPES["bf16"])
+    out = torch.empty(2, length, heads, 64, dtype=DTYPES["bf16"]).transpose(1, 2)
+    lse = torch.empty(2, heads, length)
+    with recording() as launches:
+        found = joined.rows_back(out, out, lse, qkv, None, heads, False, 0.0, 0.125)
+    _, dkdv, dq = launches
+    assert (dkdv.name, dq.name) == ("hopper_dkdv", "hopper_dq")
+    given = dkdv.arguments | dq.arguments
+    written = [given[f"{name}_desc"].base for name in ("dk", "dv", "dq")]
+    places = [one.data_ptr() - found.data_ptr() for one in written]
+    assert places == [2 * heads * 64, 4 * heads * 64, 0]
+    assert {one.stride() for one in written} == {(length * 3 * heads * 64, 64, 3 * heads * 64, 1)}
