@@ -1,4 +1,4 @@
-"""An encoder layer's steps that go back together: the same gradients in fewer launches, on a GPU."""
+"""Steps of an encoder layer that go back together: the same gradients, fewer launches."""
 
 import pytest
 import torch
@@ -53,7 +53,7 @@ def test_a_step_launches_less_and_gives_the_same(monkeypatch, norm_first):
         found.append(gradients)
         launched.append(timeline(lambda: both_ways(layer, layer, x, dy)))
     together, by_themselves = map(len, launched)
-    # One adds what comes back to x twice, with a norm before attention; one puts dq, dk, dv together.
+    # With a norm before attention one adds x's two gradients; one puts dq, dk and dv together.
     assert by_themselves - together == norm_first + HOPPER
     names = ("y", "x", *dict(layer.named_parameters()))
     for name, one, other in zip(names, *found, strict=True):
