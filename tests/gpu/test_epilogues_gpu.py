@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from kernels import passes
+from kernels.ops.chains.activation_dropout import activation_dropout
 from kernels.ops.epilogues.configurations import epilogue_tiling, finishes_to_try, halved
 from kernels.ops.epilogues.forward import launch, with_gate, with_gelu
 from kernels.ops.epilogues.linear_bias_gelu import linear_bias_gelu
@@ -183,3 +184,32 @@ def test_kept_launches_take_other_tensors():
             with torch.no_grad():
                 y = op.variant("fused").fn(**given)
             assert off(y, op.reference(**as_wide(given))) < 2.0**-6
+
+
+@pytest.mark.proves(
+    "kernels.ops.epilogues.epilogue_kernels",
+    "kernels.ops.epilogues.hopper_activations",
+    "kernels.ops.chains.gelu_by_power",
+)
+@pytest.mark.parametrize("approximate", ["tanh", "none"])
+@pytest.mark.parametrize("way", ["fused_simple", "fused", "fused_hopper"])
+def test_nan_stays_nan(way, approximate):
+    x, weight = torch.randn(2, 2048, 128, device="cuda").bfloat16()
+    x[5, 3], x[1000, 0] = float("nan"), float("nan")
+    y = get("linear_bias_gelu").variant(way).fn(x, weight, None, approximate)
+    assert y.isnan().any(-1).nonzero().flatten().tolist() == [5, 1000]
+    assert y[5].isnan().all()
+
+
+@pytest.mark.proves("kernels.ops.chains.gelu_by_power", "kernels.ops.chains.dropped")
+def test_nan_stays_nan_beside_a_dropout():
+    x = torch.randn(64, 1024, device="cuda").bfloat16()
+    x[3, 7] = float("nan")
+    seed = torch.tensor([1, 2], device="cuda")
+    for activation in ("gelu_erf", "gelu_tanh", "relu"):
+        leaf = x.detach().requires_grad_()
+        y = activation_dropout(leaf, activation, 0.0, seed)
+        (dx,) = torch.autograd.grad(y, leaf, torch.ones_like(y))
+        assert y.isnan().nonzero().tolist() == [[3, 7]]
+        if activation != "relu":
+            assert dx.isnan().nonzero().tolist() == [[3, 7]]

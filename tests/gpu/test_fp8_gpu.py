@@ -52,3 +52,14 @@ def test_rows_apart_and_of_zeros():
     assert torch.equal(ours.values.view(torch.uint8), theirs.values.view(torch.uint8))
     assert torch.equal(ours.scales, theirs.scales)
     assert not fp8.quantise(torch.zeros_like(x)).values.float().any()
+
+
+@pytest.mark.proves("kernels.ops.epilogues.fp8")
+def test_nan_stays_nan():
+    x, norm_weight, norm_bias, *_ = given(64, 1024, 16)
+    x[3, 7] = float("nan")
+    lost = fp8.quantise(x).values.float().isnan()
+    assert lost.nonzero().tolist() == [[3, 7]]
+    normed = fp8.layernorm_fp8(x, norm_weight, norm_bias).values.float().isnan()
+    assert normed[3].all()
+    assert normed.any(-1).sum() == 1

@@ -10,8 +10,8 @@ import kernels.ops  # noqa: F401  (registers the operations)
 from kernels.lab.counting import aten, op_ledger, our_operators, traffic
 from kernels.launch import assume_capability, gluon, interpreting, recording
 from kernels.launch.gluon import is_gluon
+from kernels.ops.chains import gelu_by_power
 from kernels.ops.epilogues import (
-    epilogue_kernels,
     geglu_mlp,
     linear_bias_gelu,
     linear_bias_residual,
@@ -207,9 +207,9 @@ def test_gelu_by_the_error_function(dtype):
 
 def test_the_polynomial_for_16_bits_is_as_near_as_it_says():
     """GELU in fp32 by the kernel's constants, against float64."""
-    terms = [getattr(epilogue_kernels, f"P{place}").value for place in range(7)]
+    terms = [getattr(gelu_by_power, f"P{place}").value for place in range(7)]
     h = torch.linspace(-16, 16, 6401)
-    a = h.abs().clamp(max=epilogue_kernels.FARTHEST.value)
+    a = h.abs().clamp(max=gelu_by_power.FARTHEST.value)
     y = h.clamp(min=0) - a * torch.exp2(sum(c * a**place for place, c in enumerate(terms)))
     exact = 0.5 * h.double() * torch.erfc(-h.double() * 0.5**0.5)
     small = (y - exact).abs()[h.abs() <= 6]

@@ -17,23 +17,8 @@ import triton.language as tl
 from triton.language.extra import libdevice
 
 from kernels.ops.chains.activations import LOG2E, gelu, gelu_erf
+from kernels.ops.chains.gelu_by_power import gelu_erf_by_power
 from kernels.ops.products.forward_kernels import tile_at
-
-# log2 Φ(−a) as a polynomial, the constant first, fitted on [0, 6]: a · Φ(−a) is right to 1.4e-7
-# there, up to a = 4 to 6e-5 of itself. Further out, to FARTHEST, it is less than 1e-8 as it should.
-P0, P1 = tl.constexpr(-0.9999995827674866), tl.constexpr(-1.1511567831039429)
-P2, P3 = tl.constexpr(-0.458871454000473), tl.constexpr(-0.05331532284617424)
-P4, P5 = tl.constexpr(0.008038800209760666), tl.constexpr(-0.0007621495169587433)
-P6, FARTHEST = tl.constexpr(3.290430686320178e-05), tl.constexpr(14.0)
-
-
-@triton.jit
-def gelu_erf_by_power(h):
-    # h · Φ(h) as max(h, 0) − a · 2^p(a) with a = |h|: for 16 bits, in half the instructions of erf.
-    a = tl.minimum(tl.abs(h), FARTHEST)
-    p = ((a * P6 + P5) * a + P4) * a + P3
-    p = ((p * a + P2) * a + P1) * a + P0
-    return tl.maximum(h, 0.0) - a * tl.exp2(p)
 
 
 @triton.jit

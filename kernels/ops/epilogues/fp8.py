@@ -28,6 +28,7 @@ import triton.language as tl
 
 from kernels.hardware import WARP_THREADS
 from kernels.launch import capability
+from kernels.ops.chains.gelu_by_power import OF_NAN
 from kernels.ops.products.operators import composed as product
 from kernels.ops.shared.arguments import check_norm, check_tensor, refuse_gradients
 from kernels.ops.shared.operators import device_guard
@@ -80,8 +81,10 @@ def quantise_row(
             x += tl.load(bias_ptr + cols, mask=mask, other=0.0).to(tl.float32)
     largest = tl.max(tl.abs(x), axis=0)
     scale = tl.maximum(largest / LARGEST, SMALLEST_SCALE)
-    # By the quotient it may be a little more than LARGEST, which e4m3 has no number for.
-    values = tl.minimum(tl.maximum(x / scale, -LARGEST), LARGEST)
+    # By the quotient it may be a little more than LARGEST, which e4m3 has no number for. NaN it
+    # has, which these would take for a number unless told so.
+    values = tl.maximum(x / scale, -LARGEST, propagate_nan=OF_NAN)
+    values = tl.minimum(values, LARGEST, propagate_nan=OF_NAN)
     tl.store(values_ptr + row * n_cols + cols, values.to(values_ptr.dtype.element_ty), mask=mask)
     tl.store(scales_ptr + row, scale)
 

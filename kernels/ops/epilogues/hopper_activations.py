@@ -10,7 +10,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as ttgl
 
 from kernels.ops.chains.activations import CUBIC, LINEAR, LOG2E
-from kernels.ops.epilogues.epilogue_kernels import FARTHEST, P0, P1, P2, P3, P4, P5, P6
+from kernels.ops.chains.gelu_by_power import FARTHEST, OF_NAN, P0, P1, P2, P3, P4, P5, P6
 
 # log2 σ(−2u(a)) of the tanh form as a polynomial, the constant first, fitted on [0, 6]: a · 2^p(a)
 # is right to 1.2e-5 there, up to a = 4 to 4.6e-4 of itself; further out it is less than 1e-8.
@@ -35,8 +35,8 @@ def gelu_tanh(h):
 
 @gluon.jit
 def gelu_erf(h):
-    # As `epilogue_kernels.gelu_erf_by_power`: max(h, 0) − a · 2^p(a) with a = |h|.
-    a = ttgl.minimum(ttgl.abs(h), FARTHEST)
+    # As `gelu_by_power.gelu_erf_by_power`: max(h, 0) − a · 2^p(a) with a = |h|.
+    a = ttgl.minimum(ttgl.abs(h), FARTHEST, propagate_nan=OF_NAN)
     p = ((a * P6 + P5) * a + P4) * a + P3
     p = ((p * a + P2) * a + P1) * a + P0
     return ttgl.maximum(h, 0.0) - a * ttgl.exp2(p)
@@ -45,7 +45,7 @@ def gelu_erf(h):
 @gluon.jit
 def gelu_tanh_by_power(h):
     # The same of the tanh form.
-    a = ttgl.minimum(ttgl.abs(h), FARTHEST_TANH)
+    a = ttgl.minimum(ttgl.abs(h), FARTHEST_TANH, propagate_nan=OF_NAN)
     p = ((a * T6 + T5) * a + T4) * a + T3
     p = ((p * a + T2) * a + T1) * a + T0
     return ttgl.maximum(h, 0.0) - a * ttgl.exp2(p)
