@@ -93,3 +93,11 @@ def test_nan_stays_nan_in_8_bits():
     ptx = launch.specialize(90).compile().ptx
     assert ptx.count("min.NaN.f32") == ptx.count("max.NaN.f32") > 0
     assert "min.f32" not in ptx
+
+
+def test_nan_keeps_its_gradient_behind_relu():
+    x = torch.tensor([torch.nan, -1.0, 0.0, 2.0])
+    dy = torch.tensor([3.0, 4.0, 5.0, 6.0])
+    theirs = x.clone().requires_grad_()
+    (right,) = torch.autograd.grad(torch.relu(theirs), theirs, dy)
+    assert torch.equal(dropped.backward(dy, x, None, 0.0, "relu"), right)

@@ -7,7 +7,9 @@ from kernels.launch import gluon, recording
 from kernels.ops.layers import joined, steps, stochastic
 from kernels.ops.layers.masks import Seen
 from kernels.ops.layers.steps import Dropped
+from kernels.ops.shared.operators import _ordinary, needs_gradient
 from kernels.registry import DTYPES
+from tests.ops.test_encoder_layer import both_ways, made
 
 BF16 = torch.bfloat16
 SEED = torch.tensor([5, 7])
@@ -104,3 +106,56 @@ def test_on_hopper_no_launch_puts_gradients_together():
     places = [one.data_ptr() - found.data_ptr() for one in written]
     assert places == [2 * heads * 64, 4 * heads * 64, 0]
     assert {one.stride() for one in written} == {(length * 3 * heads * 64, 64, 3 * heads * 64, 1)}
+
+
+@pytest.fixture
+def off_a_gpu(monkeypatch):
+    """Steps join on a CPU too."""
+    monkeypatch.setattr(joined, "joins", lambda x: needs_gradient(x) and _ordinary())
+
+
+FLAGS = {
+    "plain": {},
+    "checkpointed": dict.fromkeys(
+        ("gelu_checkpoint", "attn_dropout_checkpoint", "norm_checkpoint"), True
+    ),
+    "stochastic": {"stochastic_mode": True},
+}
+
+
+@pytest.mark.parametrize("flags", FLAGS)
+@pytest.mark.parametrize("p", [0.0, 0.3])
+@pytest.mark.parametrize("norm_first", [True, False], ids=["pre", "post"])
+def test_a_layer_has_the_gradients_that_it_has_apart(monkeypatch, norm_first, p, flags):
+    layer = made(norm_first=norm_first, dropout=p, **FLAGS[flags])
+    x, dy = (random(2, 5, 16, seed=n, dtype=torch.float32) for n in (1, 2))
+    found = []
+    for joins in (lambda _x: False, lambda x: needs_gradient(x) and _ordinary()):
+        monkeypatch.setattr(joined, "joins", joins)
+        torch.manual_seed(9)
+        found.append(both_ways(layer, layer, x, dy))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_transforms_and_several_gradients_at_once_go_through_a_layer(off_a_gpu):
+    layer = made(norm_first=True, dropout=0.0)
+    x, dx = (random(1, 3, 16, seed=n, dtype=torch.float32) for n in (1, 2))
+
+    def summed(one):
+        return layer(one).square().sum()
+
+    leaf = x.clone().requires_grad_()
+    (by_autograd,) = torch.autograd.grad(summed(leaf), leaf)
+    torch.testing.assert_close(torch.func.grad(summed)(x), by_autograd)
+    with torch.autograd.forward_ad.dual_level():
+        along = torch.autograd.forward_ad.unpack_dual(
+            summed(torch.autograd.forward_ad.make_dual(x, dx))
+        ).tangent
+    torch.testing.assert_close(along, (by_autograd * dx).sum())
+    y = layer(leaf)
+    several = torch.stack([torch.ones_like(y), random(*y.shape, seed=3, dtype=y.dtype)])
+    (batched,) = torch.autograd.grad(y, leaf, several, is_grads_batched=True, retain_graph=True)
+    for one, dy in zip(batched, several, strict=True):
+        (alone,) = torch.autograd.grad(y, leaf, dy, retain_graph=True)
+        torch.testing.assert_close(one, alone)

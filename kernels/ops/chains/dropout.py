@@ -47,8 +47,8 @@ def kept_in_rows(
     ROWS: tl.constexpr,
     COLS: tl.constexpr,
 ):
-    # The same of COLS neighbours in each of ROWS rows; `first` is (ROWS, 1). Backwards take it,
-    # which instructions bind.
+    # The same of COLS neighbours in each of ROWS rows; `first` is (ROWS, 1). What instructions bind
+    # takes it: backwards, and what goes element by element.
     if ALIGNED:
         block = (tl.cast(first, tl.int64) >> 3) + tl.arange(0, COLS // 8)[None, :]
         word_0, word_1, word_2, word_3 = words_by_wide_products(seed_offset_ptr, block)

@@ -103,7 +103,7 @@ def dropped_backward_tile(
         kept = _kept(seed_offset_ptr, first, drop_below, BLOCK)
     dx = dx.to(tl.float32)
     if ACTIVATION == "relu":
-        dx = tl.where(x > 0.0, dx, 0.0)
+        dx = tl.where(x <= 0.0, 0.0, dx)  # NaN keeps its gradient, as PyTorch's does
     elif ACTIVATION != "":
         dx *= slope_for(x.to(tl.float32), ACTIVATION, dx_ptr.dtype.element_ty)
     if DROPS:

@@ -58,7 +58,7 @@ def _activated(x: Tensor, activation: str) -> Tensor:
 
 def _slope(x: Tensor, activation: str) -> Tensor:
     if activation == RELU:
-        return (x > 0).to(x.dtype)
+        return (~(x <= 0)).to(x.dtype)
     if activation == GELU_TANH:
         return gelu_slope_by_operators(x)
     density = torch.exp(-0.5 * x * x) * (2 * torch.pi) ** -0.5

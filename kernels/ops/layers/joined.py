@@ -30,18 +30,24 @@ from kernels.ops.products.linear import ways
 from kernels.ops.products.operators import gradients
 from kernels.ops.prologues.layernorm_linear import NAME as PROLOGUE
 from kernels.ops.prologues.ways import two_kernels
-from kernels.ops.shared.operators import define, like, needs_gradient, refuse_second_derivative
+from kernels.ops.shared.operators import (
+    _ordinary,
+    define,
+    like,
+    needs_gradient,
+    refuse_second_derivative,
+)
 
 Tensor = torch.Tensor
 
 
 def joins(x: Tensor) -> bool:
-    """Whether the steps of a call with x are joined: in training on a GPU, where nobody counts.
+    """Whether the steps of a call with x are joined: in training on a GPU, where nobody looks on.
 
-    Ledgers and compilers see operations one by one; a compiler joins what it likes.
+    Ledgers, compilers, transforms of `torch.func` and forward-mode differentiation see operations
+    one by one, each of which knows what to do there.
     """
-    asked = needs_gradient(x) and not torch.compiler.is_compiling() and x.is_cuda
-    return asked and torch.cuda.is_available() and may_take_gluon(x)
+    return x.is_cuda and needs_gradient(x) and not torch.compiler.is_compiling() and _ordinary()
 
 
 # ---------------------------------------------------------------------------- the norm, and QKV
@@ -194,7 +200,8 @@ class _Attended(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d_rows: Tensor) -> Any:
         qkv, out, lse, seed_offset = ctx.saved_tensors
-        d_out = d_rows.unflatten(-1, (ctx.told[0], -1)).transpose(1, 2)
+        # Not by unflatten(), which several gradients at once (`is_grads_batched`) can't pass.
+        d_out = d_rows.reshape(*d_rows.shape[:-1], ctx.told[0], -1).transpose(1, 2)
         dqkv = rows_back(d_out, out, lse, qkv, seed_offset, *ctx.told)
         return dqkv, None, None, None, None
 

@@ -37,6 +37,7 @@ from kernels.ops.products.configurations import BY_TORCH
 from kernels.ops.products.linear import linear
 from kernels.ops.prologues.layernorm_linear import layernorm_linear
 from kernels.ops.prologues.layernorm_linear_gelu import layernorm_linear_gelu
+from kernels.ops.prologues.ways import trains_folded
 
 Tensor = torch.Tensor
 
@@ -86,7 +87,7 @@ def projected(x: Tensor, norm: Norm | None, product: Product) -> Tensor:
 
 def begun(x: Tensor, norm: Norm | None, product: Product) -> tuple[Tensor, Tensor]:
     """(`projected`, x): what goes on from x, the residual, goes back with it where steps join."""
-    if norm is None or not joined.joins(x):
+    if norm is None or not joined.joins(x) or trains_folded(x, *norm[:2], *product):
         return projected(x, norm, product), x
     sums = norm.sums if norm.adds else None
     return joined.projected(x, norm.weight, norm.bias, *product, norm.eps, sums)
