@@ -6,6 +6,7 @@ import weakref
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import kernels.ops  # noqa: F401  (registers the operations)
@@ -168,3 +169,21 @@ def test_a_layers_kind_is_pytorchs_unless_told():
     called(**inputs)
     (layer,) = inputs["in_proj_weight"]._encoder_layers.values()
     assert type(layer) is nn.TransformerEncoderLayer
+
+
+@pytest.mark.parametrize("name", ["encoder_pre", "encoder_post"])
+def test_pytorchs_layer_takes_one_product_for_queries_keys_and_values(name):
+    """As with a model's parameters; a weight that asks for no gradient has a product a token."""
+    op = registry.get(name)
+    inputs = op.inputs((2, 5, 12), torch.float32, "cpu", 0)
+    seen = []
+
+    class Names(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(func.overloadpacket.__name__)
+            return func(*args, **(kwargs or {}))
+
+    with torch.no_grad(), Names():
+        op.variant("torch").fn(**inputs)
+    assert seen.count("bmm") == 0
+    assert seen.count("mm") + seen.count("addmm") == 4

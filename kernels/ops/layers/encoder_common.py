@@ -159,6 +159,11 @@ def _by_operators(layer: Any, x: Tensor, seeds: Tensor) -> Tensor:
 
 
 def _torch(layer: Any, x: Tensor, _seeds: Tensor) -> Tensor:
+    # In inference too a model's weights ask for gradients. PyTorch goes by that: it copies the
+    # turned x for one product with such a weight, and takes a product a token for any other.
+    weight = layer.self_attn.in_proj_weight
+    if not weight.requires_grad and not torch.is_grad_enabled():
+        weight.requires_grad_()
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
