@@ -79,7 +79,9 @@ class _Projected(torch.autograd.Function):
         found: tuple[Tensor | None, ...] = (dx, None, None)
         of_product: tuple[Tensor | None, ...] = (None, None)
         if dy is not None:
-            normed, _, mean, inv_std = norm_train(x, None, norm_weight, norm_bias, ctx.eps, True)
+            # What was checked forward: a compiler takes no questions of a layout here.
+            again = norm_train.operator if torch.compiler.is_compiling() else norm_train  # type: ignore[attr-defined]
+            normed, _, mean, inv_std = again(x, None, norm_weight, norm_bias, ctx.eps, True)
             through, by = for_x or for_weight or for_bias, ways(x)
             wants = (through, *for_product)
             dh, dweight, dbias = gradients(dy, normed, weight, wants, by.grad_x, by.grad_weight)

@@ -81,7 +81,7 @@ def projected(x: Tensor, norm: Norm | None, product: Product) -> Tensor:
     if norm is None:
         return linear(x, *product)
     if norm.sums is not None and norm.adds:
-        return stochastic.projected(x, norm[:3], product, norm.sums)
+        return joined.projected(x, *norm[:2], *product, norm.eps, norm.sums)[0]
     return layernorm_linear(x, norm.weight, norm.bias, *product, norm.eps)
 
 

@@ -26,11 +26,7 @@ from kernels.ops.layers.stochastic_kernels import norm_backward_adding
 from kernels.ops.norms.backward import backward as in_order
 from kernels.ops.norms.backward import shared_out
 from kernels.ops.norms.configurations import Teams, backward_configuration
-from kernels.ops.norms.operators import _backward_composed, norm_train
-from kernels.ops.products.linear import ways as product_ways
-from kernels.ops.products.operators import gradients
-from kernels.ops.prologues.layernorm_linear import NAME as PROLOGUE
-from kernels.ops.prologues.ways import two_kernels
+from kernels.ops.norms.operators import _backward_composed
 from kernels.ops.shared.operators import define, device_guard, like, refuse_second_derivative
 from kernels.ops.shared.rows import fill_vectors, stride_unit
 from kernels.philox import threshold
@@ -149,42 +145,6 @@ refuse_second_derivative(
 )
 
 
-class _Projected(torch.autograd.Function):
-    """LayerNorm and a product, whose norm goes back by atomics; x alone is kept, as ever."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        norm_weight: Tensor,
-        norm_bias: Tensor | None,
-        weight: Tensor,
-        bias: Tensor | None,
-        eps: float,
-        sums: Tensor,
-    ) -> Tensor:
-        ctx.save_for_backward(x, norm_weight, norm_bias, weight, sums)
-        ctx.eps = eps
-        return two_kernels(PROLOGUE, x, norm_weight, norm_bias, weight, bias, eps)
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> Any:
-        x, norm_weight, norm_bias, weight, sums = ctx.saved_tensors
-        for_x, *for_norm, for_weight, for_bias = ctx.needs_input_grad[:5]
-        # What was checked forward: a compiler takes no questions of a layout here.
-        again = norm_train.operator if torch.compiler.is_compiling() else norm_train  # type: ignore[attr-defined]
-        h, _, mean, inv_std = again(x, None, norm_weight, norm_bias, ctx.eps, True)
-        through = for_x or any(for_norm)
-        by, wants = product_ways(x), (through, for_weight, for_bias)
-        dh, dweight, dbias = gradients(dy, h, weight, wants, by.grad_x, by.grad_weight)
-        dx = of_weight = of_bias = None
-        if through:
-            given = dh, None, x, norm_weight, norm_bias, mean, inv_std, sums
-            dx, of_weight, of_bias = back_adding(*given)
-        wanted = zip(ctx.needs_input_grad[:3], (dx, of_weight, of_bias), strict=True)
-        return *(one if want else None for want, one in wanted), dweight, dbias, None, None
-
-
 class _Dropped(torch.autograd.Function):
     """Dropout, residual and LayerNorm, going back by atomics; h and two numbers a row are kept."""
 
@@ -217,18 +177,6 @@ class _Dropped(torch.autograd.Function):
             dx = dropped_backward(dresidual, None, seed_offset, ctx.p, NOTHING)
         wanted = zip(ctx.needs_input_grad[:4], (dx, dresidual, dweight, dbias), strict=True)
         return *(one if want else None for want, one in wanted), None, None, None, None
-
-
-def projected(
-    x: Tensor,
-    norm: tuple[Tensor | None, Tensor | None, float],
-    product: tuple[Tensor, Tensor | None],
-    sums: Tensor,
-) -> Tensor:
-    """`steps.projected` in training, its norm going back by atomics."""
-    weight, bias, eps = norm
-    result: Tensor = _Projected.apply(x, weight, bias, *product, eps, sums)
-    return result
 
 
 def dropped_and_normed(
