@@ -1,9 +1,8 @@
 """GELU with the error function for 16 bits, and its slope, in Triton: by powers of 2, without erf.
 
 An activation and a dropout, element by element, are bound by instructions and not by bytes. With
-`tl.erf`, both of whose branches run, the forward has 47 an element on Hopper, back 54, as it still
-has in fp32; in 16 bits 26 and 33 (`kernels.lab.counting.instructions` counts). There a polynomial
-is right enough.
+`tl.erf`, both of whose branches run, the forward has 47 an element on Hopper, back 54, as still in
+fp32; in 16 bits 26 and 33 (`kernels.lab.counting.instructions` counts): a polynomial is enough.
 Products take it too, whose tensor cores wait while a tile is finished.
 
     Φ(−a) = 2^p(a),   GELU(h) = max(h, 0) − a Φ(−a),   slope = Φ(−a) − a φ(a), at h > 0 1 less that
