@@ -41,6 +41,7 @@ def stored(case, pass_):
 
 @pytest.mark.proves(
     "kernels.ops.attention.hopper_kernels",
+    "kernels.ops.attention.hopper_producer",
     "kernels.ops.attention.hopper_backward_kernels",
     "kernels.ops.attention.hopper_dq_kernels",
     "kernels.ops.attention.moves",

@@ -68,7 +68,11 @@ def assert_near(q, k, v, causal, scale=None):
     assert torch.equal(out, again)
 
 
-@pytest.mark.proves("kernels.ops.attention.hopper", "kernels.ops.attention.hopper_kernels")
+@pytest.mark.proves(
+    "kernels.ops.attention.hopper",
+    "kernels.ops.attention.hopper_kernels",
+    "kernels.ops.attention.hopper_producer",
+)
 @pytest.mark.parametrize("d", [64, 128])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(
@@ -89,7 +93,11 @@ def test_against_float64(b, h, hk, sq, sk, d, causal):
         assert_near(*tensors(b, h, hk, sq, sk, d, dtype, spread), causal)
 
 
-@pytest.mark.proves("kernels.ops.attention.hopper", "kernels.ops.attention.hopper_kernels")
+@pytest.mark.proves(
+    "kernels.ops.attention.hopper",
+    "kernels.ops.attention.hopper_kernels",
+    "kernels.ops.attention.hopper_producer",
+)
 @pytest.mark.parametrize("d", [64, 128])
 def test_layouts(d):
     packed = torch.randn(2, 200, 3, 6, d, device="cuda").to(torch.bfloat16)
@@ -100,7 +108,11 @@ def test_layouts(d):
     assert_near(q, k, v, False)
 
 
-@pytest.mark.proves("kernels.ops.attention.hopper", "kernels.ops.attention.hopper_kernels")
+@pytest.mark.proves(
+    "kernels.ops.attention.hopper",
+    "kernels.ops.attention.hopper_kernels",
+    "kernels.ops.attention.hopper_producer",
+)
 @pytest.mark.parametrize("d", [64, 128])
 def test_numbers_that_are_hard(d):
     q, k, v = tensors(1, 4, 4, 512, 512, d)
@@ -139,6 +151,7 @@ def assert_padded(q, k, v, causal, **masks):
 @pytest.mark.proves(
     "kernels.ops.attention.hopper",
     "kernels.ops.attention.hopper_kernels",
+    "kernels.ops.attention.hopper_producer",
     "kernels.ops.attention.hopper_masks",
 )
 @pytest.mark.parametrize("d", [64, 128])
@@ -169,6 +182,7 @@ def test_lengths_and_padding(kind, sq, sk, causal, d):
 @pytest.mark.proves(
     "kernels.ops.attention.hopper",
     "kernels.ops.attention.hopper_kernels",
+    "kernels.ops.attention.hopper_producer",
     "kernels.ops.attention.hopper_masks",
 )
 @pytest.mark.parametrize("d", [64, 128])

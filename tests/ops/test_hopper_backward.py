@@ -6,7 +6,7 @@ import torch
 from kernels.launch import assume_capability, gluon, recording
 from kernels.launch.gluon import is_gluon
 from kernels.launch.tape import Tape
-from kernels.ops.attention import backward_configurations
+from kernels.ops.attention import backward_configurations, dropped_bits
 from kernels.ops.attention.backward import backward
 from kernels.ops.attention.backward_configurations import HOPPER_ROWS
 from kernels.ops.attention.dropped_bits_kernels import attention_dropped_bits
@@ -16,7 +16,6 @@ from kernels.philox import keeps, threshold
 from kernels.registry import DTYPES
 
 if gluon.no_gluon() is None:
-    from kernels.ops.attention import hopper_backward
     from kernels.ops.attention.hopper_backward import BITS_ROWS, BITS_WORDS
 pytestmark = pytest.mark.skipif(gluon.no_gluon() is not None, reason="no Gluon for Hopper")
 
@@ -74,29 +73,40 @@ def test_with_dropout_it_compiles_without_spills_and_its_products_overlap(taken,
         compiled = launch.specialize(90).compile()
         assert compiled.stack_bytes == 0
         assert not compiled.serialized
-    with recording() as launches:
-        forward(*given._replace(want_lse=True))
-    (launch,) = launches
-    compiled = launch.specialize(90).compile()
-    assert compiled.matrix_instruction == "wgmma.mma_async"
-    assert compiled.stack_bytes == 0
-    assert not compiled.serialized
+    left = dropped_bits.left_by_forward(given, (9, 0))
+    assert left == (8, 12, 512)
+    for bits in (None, torch.empty(left, dtype=torch.int32)):
+        with recording() as launches:
+            forward(*given._replace(want_lse=True), bits=bits)
+        (launch,) = launches
+        compiled = launch.specialize(90).compile()
+        assert compiled.matrix_instruction == "wgmma.mma_async"
+        assert compiled.stack_bytes == 0
+        assert not compiled.serialized
+        assert (launch.arguments["bits_ptr"] is None) == (bits is None)
 
 
+def places_of_keys():
+    """Where in a word the bit of each of its 32 keys stands: half, word and call of its number."""
+    n, q, e = torch.meshgrid(*map(torch.arange, (4, 4, 2)), indexing="ij")
+    return (16 * e + 4 * q + n).flatten().to(torch.int32)
+
+
+@pytest.mark.parametrize("p", [2**-16, 0.3, 0.5, 0.75, 1 - 2**-16])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(
     ("heads", "first", "n_queries", "n_keys"), [(3, 0, 40, 77), (2, 5, 129, 64)]
 )
-def test_bits_say_what_the_mask_drops(heads, first, n_queries, n_keys, causal):
+def test_bits_say_what_the_mask_drops(heads, first, n_queries, n_keys, causal, p):
     padded, keys_8 = -(-n_queries // HOPPER_ROWS) * HOPPER_ROWS, -(-n_keys // 8) * 8
     n_words = -(-n_keys // HOPPER_ROWS) * HOPPER_ROWS // 32
     bits = torch.zeros(heads, n_words, padded, dtype=torch.int32)
-    seed, p, shift = 2**40 + 17, 0.3, n_keys - n_queries
+    seed, shift = 2**40 + 17, n_keys - n_queries
     attention_dropped_bits[(heads * padded // BITS_ROWS * n_words // BITS_WORDS,)](
         *(torch.tensor([seed, 3]), bits, first, shift, n_queries, keys_8, padded, n_words),
         threshold(p), CAUSAL=causal, ROWS=BITS_ROWS, WORDS=BITS_WORDS,
     )  # fmt: skip
-    told = bits[..., None] >> torch.arange(32, dtype=torch.int32) & 1  # (heads, words, rows, 32)
+    told = bits[..., None] >> places_of_keys() & 1  # (heads, words, rows, 32)
     told = told.permute(0, 2, 1, 3).reshape(heads, padded, -1)[:, :n_queries, :n_keys].bool()
     shape = (first + heads, n_queries, keys_8)
     dropped = ~torch.from_numpy(keeps(shape, p, seed, 3))[first:, :, :n_keys]
@@ -110,18 +120,48 @@ def test_bits_say_what_the_mask_drops(heads, first, n_queries, n_keys, causal):
 @pytest.mark.parametrize("most", [1, 100, 1000, 10_000])
 @pytest.mark.parametrize(("batches", "heads"), [(1, 1), (8, 12), (3, 5)])
 def test_sections_hold_every_head_once(monkeypatch, batches, heads, most):
-    monkeypatch.setattr(hopper_backward, "MOST_BITS", most)
-    of_batch, some = hopper_backward.sections(batches, heads, 100)
+    monkeypatch.setattr(dropped_bits, "MOST_BITS", most)
+    of_batch, some = dropped_bits.sections(batches, heads, 100)
     assert of_batch == 1 or some == heads
     assert of_batch * some * 100 <= max(most, 100)
     assert 1 <= some <= heads
     assert 1 <= of_batch <= batches
 
 
+def test_a_forward_leaves_bits_where_both_ways_are_by_hand_and_they_fit(monkeypatch):
+    q, k = (torch.empty(3, heads, 300, 64, dtype=DTYPES["bf16"]) for heads in (4, 2))
+    given = Given(q, k, k, dropout_p=0.1, seed_offset=torch.zeros(2).long(), by_hand=True)
+    assert dropped_bits.left_by_forward(given, (9, 0)) == (12, 12, 384)
+    wide = torch.empty(3, 4, 300, 128, dtype=DTYPES["bf16"])
+    others = {
+        "another card": (given, (8, 0)),
+        "nothing to drop": (given._replace(dropout_p=0.0), (9, 0)),
+        "all to drop": (given._replace(dropout_p=1.0), (9, 0)),
+        "wider heads": (given._replace(q=wide, k=wide, v=wide), (9, 0)),
+        "a window": (given._replace(window=5), (9, 0)),
+    }
+    for name, told in others.items():
+        assert dropped_bits.left_by_forward(*told) is None, name
+    monkeypatch.setattr(dropped_bits, "MOST_BITS", 4 * 12 * 12 * 384 - 1)
+    assert dropped_bits.left_by_forward(given, (9, 0)) is None
+
+
+def test_with_bits_of_the_forward_a_backward_makes_none():
+    q = torch.empty(2, 4, 300, 64, dtype=DTYPES["bf16"])
+    given = Given(q, q, q, dropout_p=0.1, seed_offset=torch.zeros(2).long(), by_hand=True)
+    bits = torch.empty(dropped_bits.left_by_forward(given, (9, 0)), dtype=torch.int32)
+    with recording() as launches:
+        backward(given, q, torch.empty(2, 4, 300), q, None, False, bits=bits)
+    _, dkdv, dq = launches
+    assert (dkdv.name, dq.name) == ("hopper_dkdv", "hopper_dq")
+    assert dkdv.arguments["bits_desc"].base.data_ptr() == bits.data_ptr()
+    assert dq.arguments["bits_ptr"].data_ptr() == bits.data_ptr()
+
+
 @pytest.mark.parametrize("most", [1, 64 << 20])
 def test_a_call_with_dropout_can_be_made_again_from_its_record(monkeypatch, most):
     """Its parts are views of its arguments and of what it allocates: a tape knows each."""
-    monkeypatch.setattr(hopper_backward, "MOST_BITS", most)
+    monkeypatch.setattr(dropped_bits, "MOST_BITS", most)
     q, k = (torch.empty(3, heads, 300, 64, dtype=DTYPES["bf16"]) for heads in (4, 2))
     given = Given(q, k, k, causal=True, dropout_p=0.1, seed_offset=torch.zeros(2).long())
 

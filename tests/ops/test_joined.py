@@ -98,7 +98,7 @@ def test_on_hopper_no_launch_puts_gradients_together():
     out = torch.empty(2, length, heads, 64, dtype=DTYPES["bf16"]).transpose(1, 2)
     lse = torch.empty(2, heads, length)
     with recording() as launches:
-        found = joined.rows_back(out, out, lse, qkv, None, heads, False, 0.0, 0.125)
+        found = joined.rows_back(out, out, lse, None, qkv, None, heads, False, 0.0, 0.125)
     _, dkdv, dq = launches
     assert (dkdv.name, dq.name) == ("hopper_dkdv", "hopper_dq")
     given = dkdv.arguments | dq.arguments
@@ -106,6 +106,23 @@ def test_on_hopper_no_launch_puts_gradients_together():
     places = [one.data_ptr() - found.data_ptr() for one in written]
     assert places == [2 * heads * 64, 4 * heads * 64, 0]
     assert {one.stride() for one in written} == {(length * 3 * heads * 64, 64, 3 * heads * 64, 1)}
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize("p", [0.0, 0.1])
+def test_on_hopper_attention_leaves_what_it_dropped(p, keeps):
+    qkv = torch.empty(2, 256, 3 * 4 * 64, dtype=DTYPES["bf16"])
+    seed = torch.zeros(2, dtype=torch.int64) if p else None
+    with recording() as launches:
+        *_, bits = joined.rows_forward(qkv, seed, 4, False, p, 0.125, keeps)
+    (forward,) = launches
+    assert forward.name == "hopper_attention"
+    there = bits is not None and bits.dim() == 3
+    assert there == (keeps and p > 0)
+    assert (forward.arguments["bits_ptr"] is not None) == there
+    if there:
+        assert bits.shape == (8, 8, 256)
+        assert forward.arguments["bits_ptr"].data_ptr() == bits.data_ptr()
 
 
 @pytest.fixture

@@ -34,12 +34,14 @@ def backward(
     d_lse: Tensor | None,
     wants_bias: bool,
     tilings: Tilings | None = None,
+    bits: Tensor | None = None,
 ) -> Gradients:
     """Launch the backward of `given`; return dq, dk, dv, and dbias or None.
 
     out (B, H, Sq, D) and lse (B, H, Sq), fp32 and contiguous, are what forward returned; d_out is
     of out's shape and dtype with any strides, d_lse of lse's shape or None. The gradients of q, k
     and v lie as `output_like` says, a bias's is contiguous. The tilings are the card's if None.
+    `bits` are what the forward left, if it did.
     """
     q, k, v, d_out, out = map(side_by_side, (given.q, given.k, given.v, d_out, out))
     dq, dk, dv = output_like(q), output_like(k), output_like(v)
@@ -60,7 +62,7 @@ def backward(
         found = (dq, dk, dv)
         hopper_backward.launch(
             *(q, k, v, out, lse, d_out, d_lse), *found, scale=given.scale, causal=given.causal,
-            dropout_p=given.dropout_p, seed_offset=given.seed_offset,
+            dropout_p=given.dropout_p, seed_offset=given.seed_offset, bits=bits,
         )  # fmt: skip
         return dq, dk, dv, dbias
     of_rows = torch.empty((2, *q.shape[:3]), dtype=torch.float32, device=q.device)

@@ -242,8 +242,8 @@ class HopperTiling(NamedTuple):
 HOPPER = {128: HopperTiling(2, 128, 2, 240, 24), 64: HopperTiling(3, 128, 2, 160, 32)}
 # With a padding mask two more warps clean v, and take registers.
 HOPPER_MASKED = {128: HopperTiling(2, 128, 2, 232, 48), 64: HopperTiling(2, 128, 2, 208, 96)}
-# With dropout tiles of 64 keys, so that the numbers have registers too (`hopper_dropout`).
-HOPPER_DROPPED = {64: HopperTiling(3, 64, 3, 160, 32)}
+# With dropout eight warps draw, and take registers.
+HOPPER_DROPPED = {64: HopperTiling(2, 64, 4, 160, 96)}
 _MOST_HEADS, _MOST_TILES = 1 << 15, 1 << 16  # of an entry of its table of work, in 32 bits
 
 

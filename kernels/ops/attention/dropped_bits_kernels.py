@@ -1,14 +1,16 @@
 """Which weights of attention a dropout drops, a bit each, for kernels that go back on Hopper.
 
 Two kernels need the mask, each in a layout of its own, where a thread's elements stand in many
-blocks of eight: making the numbers there costs each of them the same call several times over. So
-one launch makes them, a call of Philox for eight, and what it writes is an eighth of a byte an
-element. It is scratch of the backward, for some heads at a time: no mask is kept from the forward.
+blocks of eight: making the numbers there costs each of them the same call several times over. So a
+forward leaves bits for them where it can (`dropped_bits.left_by_forward`), and where it can't, one
+launch makes them, for some heads at a time: a call of Philox for eight weights, and what it writes
+is an eighth of a byte a weight.
 
-    bits (heads, words, padded rows) int32: bit c of word w of row i is 1 where key 32 w + c goes
+    bits (heads, words, padded rows) int32: word w of row i is for the keys 32 w to 32 w + 31
 
-Rows are side by side, so that a thread's rows, or a tile's, are read in one piece. Bits of keys and
-rows that are not there say nothing.
+A bit is 1 where a weight goes, bit 16 e + 4 q + n for the 8 n + 2 q + e-th key of a word's: see
+`hopper_dropout`. Rows are side by side, so that a thread's rows, or a tile's, are read in one
+piece. Bits of keys and rows that are not there say nothing.
 """
 
 from __future__ import annotations
@@ -36,21 +38,26 @@ def attention_dropped_bits(
     if not CAUSAL or word_tile * WORDS * 32 <= last:  # above the diagonal no bit is read
         rows = tile * ROWS + tl.arange(0, ROWS)
         words = word_tile * WORDS + tl.arange(0, WORDS)
-        four = tl.arange(0, 4)
         head_rows = (first_head + head).to(tl.int64) * n_queries + rows
-        within = words[:, None] * 4 + four[None, :]
-        block = (head_rows * n_keys_8 >> 3)[:, None, None] + within[None, :, :]
-        word_0, word_1, word_2, word_3 = words_by_wide_products(seed_offset_ptr, block)
-        dropped = _dropped_of_word(word_0, drop_below, 0) | _dropped_of_word(word_1, drop_below, 2)
-        dropped |= _dropped_of_word(word_2, drop_below, 4) | _dropped_of_word(word_3, drop_below, 6)
-        bits = tl.sum(dropped << (8 * four)[None, None, :], axis=2)
-        places = (head * n_words + words).to(tl.int64)[None, :] * padded + rows[:, None]
-        tl.store(bits_ptr + places, bits)
+        first = (head_rows * n_keys_8 >> 3)[None, :] + 4 * words[:, None]
+        low = ((drop_below & 0x7FFF) * 0x10001).to(tl.uint32)
+        top = (0 - (drop_below >> 15)).to(tl.uint32)
+        bits = tl.zeros([WORDS, ROWS], tl.uint32)
+        for n in tl.static_range(4):
+            word_0, word_1, word_2, word_3 = words_by_wide_products(seed_offset_ptr, first + n)
+            found = _behind(tl.zeros([WORDS, ROWS], tl.uint32), word_0, low, top)
+            found = _behind(_behind(found, word_1, low, top), word_2, low, top)
+            bits |= _behind(found, word_3, low, top) >> (3 - n)
+        places = (head * n_words + words).to(tl.int64)[:, None] * padded + rows[None, :]
+        tl.store(bits_ptr + places, bits.to(tl.int32, bitcast=True))
 
 
 @triton.jit
-def _dropped_of_word(word, drop_below, AT: tl.constexpr):
-    # The bits of a word's two numbers, at AT and behind it: low half first.
-    low = ((word & 0xFFFF) < drop_below).to(tl.int32)
-    high = ((word >> 16) < drop_below).to(tl.int32)
-    return low << AT | high << (AT + 1)
+def _behind(found, word, low, top):
+    # `found`, four places down, and at bits 15 and 31 whether each half of `word` is below the
+    # threshold: both halves are compared at once. With its top bit set, a half less the threshold's
+    # lower 15 bits (`low`) borrows from no other, and its top bit says which is larger; the top
+    # bits themselves decide before that, and `top` is all ones where the threshold's is set.
+    larger = (word | 0x80008000) - low
+    below = (~word & ~larger) | ((~word | ~larger) & top)
+    return (found >> 4) | (below & 0x80008000)

@@ -59,12 +59,13 @@ def forward(
     want_lse: bool = False,
     by_hand: bool = False,
     tiling: Tiling | None = None,
+    bits: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Launch attention; return the output (B, H, Sq, D) and log-sum-exp (B, H, Sq), or None.
 
     Arguments as of `attention`, unchecked; `top_left` aligns a causal mask at the first query and
     key. `by_hand` takes the kernel written for Hopper where it can. The tiling is the card's if
-    None.
+    None. `bits`, where `dropped_bits.left_by_forward` says so, gets what is dropped.
     """
     q, k, v = side_by_side(q), side_by_side(k), side_by_side(v)
     out = output_like(q)
@@ -95,6 +96,7 @@ def forward(
             k_lengths=k_lengths,
             dropout_p=dropout_p,
             seed_offset=seed_offset,
+            bits=bits,
         )
         return out, lse
     copied = not more and not ragged and by_descriptors(q, k, v)

@@ -106,6 +106,7 @@ def launch(
     k_lengths: Tensor | None = None,
     dropout_p: float = 0.0,
     seed_offset: Tensor | None = None,
+    bits: Tensor | None = None,
 ) -> None:
     """Write the attention of q (B, H, Sq, D) over k and v (B, Hk, Sk, D) into out and lse.
 
@@ -113,8 +114,9 @@ def launch(
     contiguous, the natural logarithm of Σ exp, or None. A causal mask is aligned at the last query
     and the last key; a row that sees no key gives zeros, and an lse of −inf. `scale` is above 0, so
     that the largest score is the largest product. Padding, lengths and dropout, alone and of less
-    than all, are those of `attention`; the
-    table of work goes by the tensors' sizes, since lengths lie in the memory of the device.
+    than all, are those of `attention`; the table of work goes by the tensors' sizes, since lengths
+    lie in the memory of the device. `bits` gets what a dropout drops, as
+    `dropped_bits.shape` has it.
     """
     (b, h, n_queries, d), (_, hk, n_keys, _) = q.shape, k.shape
     drops = threshold(dropout_p) > 0
@@ -135,6 +137,7 @@ def launch(
             key_padding_mask,
             *((None, None) if key_padding_mask is None else key_padding_mask.stride()),
             *(seed_offset if drops else None, threshold(dropout_p), drop_scale(dropout_p)),
+            *(bits, *((0, 0) if bits is None else bits.shape[1:])),
             n_keys - n_queries if causal else n_keys,
             n_queries,
             n_keys,
@@ -154,5 +157,5 @@ def launch(
             REGISTERS=config.registers,
             OF_PRODUCER=config.of_producer,
             num_warps=4,
-            maxnreg=65536 // ((config.groups + 1) * 128) // 8 * 8,
+            maxnreg=65536 // ((config.groups + (2 if drops else 1)) * 128) // 8 * 8,
         )

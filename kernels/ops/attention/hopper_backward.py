@@ -19,6 +19,7 @@ from kernels.ops.attention.backward_configurations import (
     HOPPER_BACKWARD,
     HOPPER_ROWS,
 )
+from kernels.ops.attention.dropped_bits import sections, shape
 from kernels.ops.attention.dropped_bits_kernels import attention_dropped_bits
 from kernels.ops.attention.hopper_backward_kernels import attention_rows, hopper_dkdv
 from kernels.ops.attention.hopper_dq_kernels import hopper_dq
@@ -30,8 +31,7 @@ Tensor = torch.Tensor
 
 _TYPES = {torch.bfloat16: ttgl.bfloat16, torch.float16: ttgl.float16}
 _L2_SHARE = 34 << 20  # bytes that heads which run together stream: fits the L2 of an H100
-MOST_BITS = 64 << 20  # bytes of a dropout's bits at a time
-BITS_ROWS, BITS_WORDS = 32, 4  # of a program that makes bits
+BITS_ROWS, BITS_WORDS = 128, 4  # of a program that makes bits
 _MAX_REGISTERS = 168  # a thread's at the launch: 65536 over 12 warps
 
 
@@ -108,14 +108,15 @@ def launch(
     causal: bool,
     dropout_p: float = 0.0,
     seed_offset: Tensor | None = None,
+    bits: Tensor | None = None,
 ) -> None:
     """Write the gradients of q (B, H, Sq, D), k and v (B, Hk, Sk, D) into dq, dk and dv.
 
     q, k, v, d_out and the gradients are as `suits_hopper_backward` asks; out has q's shape, its
     last dimension side by side; lse and d_lse (B, H, Sq) are fp32 and contiguous. A causal mask is
     aligned at the last query and the last key; a row that sees no key gets zeros. Dropout, of less
-    than all, is that of `attention`: its bits are made for as many heads at a time as `MOST_BITS`
-    bytes hold.
+    than all, is that of `attention`: `bits` are what its forward left, and if None they are made,
+    for as many heads at a time as `MOST_BITS` bytes hold.
     """
     (b, h, n_queries, d), (_, hk, n_keys, _) = q.shape, k.shape
     padded = -(-n_queries // HOPPER_ROWS) * HOPPER_ROWS
@@ -131,12 +132,13 @@ def launch(
             BLOCK=half,
             num_warps=4,
         )
-        if not threshold(dropout_p):
+        kept_scale = drop_scale(dropout_p)
+        if bits is not None or not threshold(dropout_p):
             found, rows = (dq, dk, dv), (row_lse, row_delta)
-            _products((q, k, v, d_out), rows, None, found, 1.0, scale=scale, causal=causal)
+            _products((q, k, v, d_out), rows, bits, found, kept_scale, scale=scale, causal=causal)
             return
-        n_words = -(-n_keys // HOPPER_ROWS) * HOPPER_ROWS // 32
-        of_batch, heads = sections(b, hk, h // hk * padded * n_words * 4)
+        of_one, n_words, _ = shape(h // hk, n_queries, n_keys)
+        of_batch, heads = sections(b, hk, of_one * padded * n_words * 4)
         bits = torch.empty(
             (min(b * h, of_batch * heads * h // hk), n_words, padded),
             dtype=torch.int32, device=q.device,
@@ -162,27 +164,10 @@ def launch(
                 (own_lse, own_delta),
                 bits[:own],
                 (dq[some, of_queries], dk[some, of_keys], dv[some, of_keys]),
-                drop_scale(dropout_p),
+                kept_scale,
                 scale=scale,
                 causal=causal,
             )
-
-
-def sections(batches: int, key_heads: int, bytes_a_key_head: int) -> tuple[int, int]:
-    """How many batches, and key heads of a batch, share a launch: their bits fit `MOST_BITS`.
-
-    One batch and one key head at least; several batches only with all of their heads. Launches get
-    about as many each.
-    """
-
-    def evenly(count: int, bytes_of_one: int) -> int:
-        parts = -(-count // max(1, min(count, MOST_BITS // bytes_of_one)))
-        return -(-count // parts)
-
-    heads = evenly(key_heads, bytes_a_key_head)
-    if heads < key_heads:
-        return 1, heads
-    return evenly(batches, bytes_a_key_head * key_heads), key_heads
 
 
 def _products(

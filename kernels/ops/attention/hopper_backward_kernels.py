@@ -37,6 +37,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from kernels.ops.attention.forward_kernels import LOG2E
+from kernels.ops.attention.hopper_dropout import factors_of_signed, kept_of_signed, signed
 from kernels.ops.shared.gluon import meet
 from kernels.ops.shared.gluon_grids import let_the_next_start
 
@@ -93,7 +94,7 @@ def queries_met(tile, shift, n_queries, BLOCK: ttgl.constexpr, CAUSAL: ttgl.cons
 @gluon.jit
 def produce_queries(
     q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc, bits_desc, q_stages, k_tiles, v_tiles,
-    do_stages, lse_stages, delta_stages, bits_stages, kv_full, kv_empty, q_full, q_empty, shift,
+    do_stages, lse_stages, delta_stages, bits_rows, kv_full, kv_empty, q_full, q_empty, shift,
     n_queries, padded, n_words, n_key_heads, table_ptr, table_width, GROUP: ttgl.constexpr,
     BLOCK: ttgl.constexpr, D: ttgl.constexpr, STAGES: ttgl.constexpr, CAUSAL: ttgl.constexpr,
 ):  # fmt: skip
@@ -133,7 +134,7 @@ def produce_queries(
                     for one_word in ttgl.static_range(WORDS):
                         tma.async_copy_global_to_shared(
                             bits_desc, [(word + one_word) * padded + j * BLOCK], full,
-                            bits_stages.index(stage * WORDS + one_word),
+                            bits_rows.index(stage * WORDS + one_word),
                         )  # fmt: skip
                 step += 1
 
@@ -152,30 +153,6 @@ def transposed_weights(scores, lse, places, key, query, scale, MASK: ttgl.conste
         scores = ttgl.where(seen, scores, MASKED)
     p = ttgl.exp2(scores * scale - ttgl.expand_dims(lse, 0))
     return p
-
-
-@gluon.jit
-def signed(p, bits_stages, at, WHICH: ttgl.constexpr):
-    # The weights (64 keys, a tile of queries), negative where a dropout drops them: a sign costs no
-    # register, where bits kept until dP is there would. Each query has a word for 32 of the keys.
-    layout: ttgl.constexpr = p.type.layout
-    of_queries: ttgl.constexpr = ttgl.SliceLayout(0, layout)
-    keys = ttgl.arange(0, ROWS, layout=ttgl.SliceLayout(1, layout))
-    bit = 1 << (keys & 31)
-    for word in ttgl.static_range(2):  # of which only one has bits for a key
-        of_word = ttgl.expand_dims(ttgl.where(keys // 32 == word, bit, 0), 1)
-        bits = bits_stages.index(at * WORDS + 2 * WHICH + word).load(of_queries)
-        p = ttgl.where((ttgl.expand_dims(bits, 0) & of_word) != 0, -p, p)
-    return p
-
-
-@gluon.jit
-def gradient_of_scores(p, dp, delta, DROPS: ttgl.constexpr):
-    # dS of weights by their sign, as `signed` gives them.
-    if DROPS:
-        dp = ttgl.where(p > 0.0, dp, 0.0)
-        p = ttgl.abs(p)
-    return p * (dp - ttgl.expand_dims(delta, 0))
 
 
 @gluon.jit
@@ -201,15 +178,20 @@ def dkdv_step(
         next_scores = warpgroup_mma(k, q_after, zeros, use_acc=False, is_async=True)
     lse = lse_stages.index(stage).load(of_queries)
     p = transposed_weights(scores, lse, places, key, query, scale, MASK)
-    kept = p
-    if bits_stages is not None:
-        p = signed(p, bits_stages, stage, WHICH)
-        kept = ttgl.maximum(p, 0.0)
-    weights = ttgl.convert_layout(kept.to(dtype), operand)
+    if bits_stages is None:
+        weights = p.to(dtype)
+    else:
+        of_keys: ttgl.constexpr = ttgl.SliceLayout(1, layout)
+        p = signed(p, bits_stages.index(2 * stage + WHICH), places.load(of_keys))
+        weights = kept_of_signed(p, do)
+    weights = ttgl.convert_layout(weights, operand)
     dv = warpgroup_mma(weights, do, dv, is_async=True)
     dp = warpgroup_mma_wait(2 if early else 1, deps=[dp])
     delta = delta_stages.index(stage).load(of_queries)
-    ds = gradient_of_scores(p, dp, delta, bits_stages is not None)
+    if bits_stages is not None:
+        dp = dp * factors_of_signed(p)
+        p = ttgl.abs(p)
+    ds = p * (dp - ttgl.expand_dims(delta, 0))
     ds = ttgl.convert_layout(ds.to(dtype), operand)
     dk = warpgroup_mma(ds, q, dk, is_async=True)
     if NEXT:
@@ -325,10 +307,14 @@ def hopper_dkdv(
     do_stages = ttgl.allocate_shared_memory(dtype, [STAGES, 1, 1, BLOCK, D], do_desc.layout)
     lse_stages = ttgl.allocate_shared_memory(ttgl.float32, [STAGES, BLOCK], lse_desc.layout)
     delta_stages = ttgl.allocate_shared_memory(ttgl.float32, [STAGES, BLOCK], delta_desc.layout)
-    bits_stages, _no_bits = None, None  # so that None stays a constant
+    bits_stages, bits_rows = None, None  # so that None stays a constant
     if bits_desc is not None:
-        bits_stages = ttgl.allocate_shared_memory(
+        # The copy engine writes a row of words at a time, a group reads its two.
+        bits_rows = ttgl.allocate_shared_memory(
             ttgl.int32, [STAGES * WORDS, BLOCK], bits_desc.layout
+        )
+        bits_stages = bits_rows._reinterpret(
+            ttgl.int32, [STAGES * 2, 2, BLOCK], ttgl.SwizzledSharedLayout(1, 1, 1, [1, 0])
         )
     ttgl.static_assert(BLOCK == ROWS, "places number keys and queries alike")
     flat: ttgl.constexpr = ttgl.SwizzledSharedLayout(1, 1, 1, [0])
@@ -359,7 +345,7 @@ def hopper_dkdv(
                            of_dv, GROUP, BLOCK, D, STAGES, CAUSAL, HELD)),
         (produce_queries, (q_desc, k_desc, v_desc, do_desc, lse_desc, delta_desc, bits_desc,
                            q_stages, k_tiles, v_tiles, do_stages, lse_stages, delta_stages,
-                           bits_stages, kv_full, kv_empty, q_full, q_empty, shift, n_queries,
+                           bits_rows, kv_full, kv_empty, q_full, q_empty, shift, n_queries,
                            padded, n_words, n_key_heads, table_ptr, table_width, GROUP, BLOCK, D,
                            STAGES, CAUSAL)),
     ], [4, 1], [REGISTERS, OF_PRODUCER])  # fmt: skip

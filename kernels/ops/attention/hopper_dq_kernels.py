@@ -13,6 +13,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from kernels.ops.attention.hopper_backward_kernels import BOTH, ROWS
+from kernels.ops.attention.hopper_dropout import kept_factors
 from kernels.ops.shared.gluon import meet
 from kernels.ops.shared.gluon_grids import wait_for_the_last
 
@@ -73,17 +74,6 @@ def bits_of_tile(bits_ptr, n_words, padded, head, rows, j, BLOCK: ttgl.constexpr
 
 
 @gluon.jit
-def kept_keys(x, first_bits, second_bits):
-    # x (64 queries, 64 keys) with 0 for what is dropped. A thread's keys are 2 q + b + 8 n of its
-    # place q among four: shifted by 2 q once, a word is tested by constants.
-    layout: ttgl.constexpr = x.type.layout
-    keys = ttgl.expand_dims(ttgl.arange(0, x.shape[1], layout=ttgl.SliceLayout(0, layout)), 0)
-    first, second = ttgl.expand_dims(first_bits, 1), ttgl.expand_dims(second_bits, 1)
-    shifted = ttgl.where(keys < 32, first, second) >> (keys & 6)
-    return ttgl.where((shifted & (1 << (keys & 25))) != 0, 0.0, x)
-
-
-@gluon.jit
 def ds_of(
     scores, dp, lse, delta, first_bits, second_bits, row, col, n_keys, scale,
     dtype: ttgl.constexpr, MASK: ttgl.constexpr, operand: ttgl.constexpr,
@@ -97,7 +87,7 @@ def ds_of(
         last = ttgl.minimum(rows, n_keys - 1)
         p = ttgl.where(ttgl.expand_dims(last, 1) >= ttgl.expand_dims(cols, 0), p, 0.0)
     if first_bits is not None:
-        dp = kept_keys(dp, first_bits, second_bits)
+        dp = dp * kept_factors(dp, first_bits, second_bits)
     ds = p * (dp - ttgl.expand_dims(delta, 1))
     return ttgl.convert_layout(ds.to(dtype), operand)
 

@@ -1,12 +1,15 @@
-"""Dropout's numbers in the attention written for Hopper: Philox where the weights are.
+"""Dropout in the attention written for Hopper: warps that draw, and warps that look at bits.
 
-The numbers are those of `kernels/philox.py`, eight neighbouring keys a call. In the layout that
-tensor cores leave weights in, four threads hold a row, each two of every eight neighbours, that is
-one word of each call. So each of the four makes the calls of other blocks, whole, and then they
-exchange words: a call for eight elements, and within a warp.
+The numbers are those of `kernels/philox.py`, eight neighbouring keys a call. Drawn by the warps
+that compute weights they would be waited for: nothing else runs there meanwhile. So the warps that
+ask for tiles draw them too, ahead of the others, and hand on a bit a weight, as
+`dropped_bits_kernels` lays them, in shared memory and, for a backward, in memory:
 
-    calls   thread q of the four: blocks q, q + 4, …, words 0 to 3 of each
-    then    thread q of the four: word q of blocks 0, 1, 2, …
+    bits (heads, words, padded rows) int32: word w of row i is for the keys 32 w to 32 w + 31
+
+How bits stand in a word follows from the numbers. Of the 8 n + 2 q + e-th of its keys the number is
+half e of word q of call n, and the bit is 16 e + 4 q + n: halves are compared two at a time, and in
+the layout that tensor cores leave weights in, a thread of four has the q-th numbers of every call.
 """
 
 from __future__ import annotations
@@ -14,19 +17,10 @@ from __future__ import annotations
 from triton.experimental import gluon
 from triton.experimental.gluon import language as ttgl
 
-BLOCK_KEYS = ttgl.constexpr(64)  # of a tile
-_ROWS = ttgl.constexpr(64)  # of four warps
-# Where rows go, as those of the products: lanes 4 and on, a second row of a thread, then warps.
-_LANES = ttgl.constexpr([[0, 1], [0, 2], [1, 0], [2, 0], [4, 0]])
-_WARPS = ttgl.constexpr([[16, 0], [32, 0]])
-OF_CALLS = ttgl.constexpr(
-    ttgl.DistributedLinearLayout([[8, 0], [0, 4]], _LANES.value, _WARPS.value, [], [64, 8])
-)
-OF_WORDS = ttgl.constexpr(
-    ttgl.DistributedLinearLayout(
-        [[8, 0], [0, 4], [0, 8], [0, 16]], _LANES.value, _WARPS.value, [], [64, 32]
-    )
-)
+DRAWING_WARPS = ttgl.constexpr(8)
+DRAWN_ROWS = ttgl.constexpr(128)  # of two groups of four warps
+_ROWS = ttgl.constexpr(64)
+_DRAWN_WORDS = ttgl.constexpr(256)  # at once, one for each thread that draws: two of every row
 
 
 @gluon.constexpr_function
@@ -64,22 +58,141 @@ def words_of(block, seed, offset):
 
 
 @gluon.jit
-def drawn(seed, offset, head, row, col, n_queries, n_keys_8):
-    # The words of 64 rows from `row` on by 64 keys from `col` on, as `OF_WORDS` lays them.
-    rows = row + ttgl.arange(0, _ROWS, layout=ttgl.SliceLayout(1, OF_CALLS))
-    blocks = ttgl.arange(0, BLOCK_KEYS // 8, layout=ttgl.SliceLayout(0, OF_CALLS))
-    first = (head.to(ttgl.int64) * n_queries + rows) * n_keys_8 + col
-    block = ttgl.expand_dims(first >> 3, 1) + ttgl.expand_dims(blocks, 0)
-    word_0, word_1, word_2, word_3 = words_of(block, seed, offset)
-    words = ttgl.join(ttgl.join(word_0, word_1), ttgl.join(word_2, word_3))
-    words = ttgl.reshape(ttgl.permute(words, (0, 1, 3, 2)), [_ROWS, BLOCK_KEYS // 2])
-    return ttgl.convert_layout(words, OF_WORDS)
+def _behind(found, word, low, top):
+    # `found`, four places down, and at bits 15 and 31 whether each half of `word` is below the
+    # threshold: both halves are compared at once. With its top bit set, a half less the threshold's
+    # lower 15 bits (`low`) borrows from no other, and its top bit says which is larger; the top
+    # bits themselves decide before that, and `top` is all ones where the threshold's is set.
+    larger = (word | 0x80008000) - low
+    below = (~word & ~larger) | ((~word | ~larger) & top)
+    return (found >> 4) | (below & 0x80008000)
 
 
 @gluon.jit
-def kept(weights, words, drop_below):
-    # Weights (64, 64) with 0 for what is dropped. A number stands in the upper half of 32 bits:
-    # what is below it changes no comparison with one whose lower half is 0.
-    numbers = ttgl.reshape(ttgl.join(words << 16, words), [_ROWS, BLOCK_KEYS])
-    numbers = ttgl.convert_layout(numbers, weights.type.layout)
-    return ttgl.where(numbers >= drop_below.to(ttgl.uint32) << 16, weights, 0.0)
+def dropped_of_words(first, seed, offset, drop_below):
+    # The bits of 32 keys each, whose four blocks begin with `first`, int64. A thread makes all four
+    # calls at once: none waits for another.
+    layout: ttgl.constexpr = ttgl.BlockedLayout([1, 4], [32, 1], [DRAWING_WARPS, 1], [1, 0])
+    four = ttgl.expand_dims(ttgl.arange(0, 4, layout=ttgl.SliceLayout(0, layout)), 0)
+    low = ((drop_below & 0x7FFF) * 0x10001).to(ttgl.uint32)
+    top = (0 - (drop_below >> 15)).to(ttgl.uint32)
+    first = ttgl.expand_dims(ttgl.convert_layout(first, ttgl.SliceLayout(1, layout)), 1)
+    word_0, word_1, word_2, word_3 = words_of(first + four, seed, offset)
+    found = ttgl.zeros_like(word_0)
+    found = _behind(_behind(found, word_0, low, top), word_1, low, top)
+    found = _behind(_behind(found, word_2, low, top), word_3, low, top)
+    found = found >> (3 - four).to(ttgl.uint32)
+    return ttgl.sum(found.to(ttgl.int32, bitcast=True), 1)
+
+
+@gluon.jit
+def draw(
+    stage, bits_ptr, seed, offset, drop_below, head, row, col, n_queries, n_keys, n_words, padded,
+    BLOCK_KEYS: ttgl.constexpr,
+):  # fmt: skip
+    # The bits of 128 rows from `row` on by a tile of keys from `col` on: in `stage` all rows' first
+    # words, then their second ones, and so on.
+    layout: ttgl.constexpr = ttgl.BlockedLayout([1], [32], [DRAWING_WARPS], [0])
+    place = ttgl.arange(0, _DRAWN_WORDS, layout=layout)
+    # As if it could change: else what follows from it is kept in registers, and two would spill.
+    place = ttgl.inline_asm_elementwise(
+        "mov.b32 $0, $1;", "=r,r", [place], dtype=ttgl.int32, is_pure=False, pack=1
+    )
+    rows = row + place % DRAWN_ROWS
+    of_row = (head.to(ttgl.int64) * n_queries + rows) * ((n_keys + 7) // 8)
+    for part in ttgl.static_range(BLOCK_KEYS // 64):
+        word = col // 32 + 2 * part + place // DRAWN_ROWS
+        bits = dropped_of_words(of_row + 4 * word, seed, offset, drop_below)
+        bits = ttgl.convert_layout(bits, layout)
+        stage.slice(part * _DRAWN_WORDS, _DRAWN_WORDS).store(bits)
+        if bits_ptr is not None:
+            places = (head.to(ttgl.int64) * n_words + word) * padded + rows
+            ttgl.store(bits_ptr + places, bits, mask=rows < padded)
+
+
+@gluon.jit
+def _of_thread(words, keys):
+    # Of each row's word (64,) the bits of a key (1, N), those of its thread's lowest: a thread of
+    # four has the keys 2 q and 2 q + 1 of each eight.
+    return ttgl.expand_dims(words, 1) >> (2 * (keys & 6)).to(ttgl.uint32)
+
+
+@gluon.jit
+def _keys_of(x):
+    of_keys: ttgl.constexpr = ttgl.SliceLayout(0, x.type.layout)
+    return ttgl.expand_dims(ttgl.arange(0, x.shape[1], layout=of_keys), 0)
+
+
+@gluon.jit
+def kept(weights, stage, WHICH: ttgl.constexpr):
+    # A group's weights (64, BLOCK_KEYS) of 16 bits with 0 for what is dropped, by what `draw` left.
+    # Of two neighbouring keys the bits are moved to the top of two halves, and those spread out.
+    layout: ttgl.constexpr = weights.type.layout
+    keys = _keys_of(weights)
+    tops = ttgl.zeros(weights.shape, ttgl.uint32, layout=layout)
+    for word in ttgl.static_range(weights.shape[1] // 32):
+        of_rows = stage.slice(word * DRAWN_ROWS + WHICH * _ROWS, _ROWS)
+        words = of_rows.load(ttgl.SliceLayout(1, layout)).to(ttgl.uint32, bitcast=True)
+        tops = ttgl.where(keys // 32 == word, _of_thread(words, keys), tops)
+    tops = tops << (15 - keys % 32 // 8).to(ttgl.uint32)
+    return ttgl.inline_asm_elementwise(
+        "{ .reg .b32 m; prmt.b32 m, $2, 0, 0xbb99; not.b32 m, m; and.b32 $0, $1, m; }",
+        "=r,r,r,r", [weights, tops], dtype=weights.dtype, is_pure=True, pack=2,
+    )  # fmt: skip
+
+
+@gluon.jit
+def kept_factors(x, first_bits, second_bits):
+    # 1.0 where a weight is kept, else 0.0, as x (64, 64). A bit times the right number is 1.0.
+    keys = _keys_of(x)
+    bit = keys % 2 * 16 + keys % 32 // 8
+    first = (~first_bits).to(ttgl.uint32, bitcast=True)
+    second = (~second_bits).to(ttgl.uint32, bitcast=True)
+    kept_bits = ttgl.where(keys < 32, _of_thread(first, keys), _of_thread(second, keys))
+    return ttgl.inline_asm_elementwise(
+        "{ .reg .b32 t; and.b32 t, $1, $2; mul.lo.u32 t, t, $3; mov.b32 $0, t; }",
+        "=f,r,r,r", [kept_bits, 1 << bit, (bit * 0 + 0x3F800000) >> bit],
+        dtype=ttgl.float32, is_pure=True, pack=1,
+    )  # fmt: skip
+
+
+@gluon.jit
+def signed(p, bits, keys):
+    # Weights (64 keys, N queries), negative where they are dropped: a sign costs no register, where
+    # bits kept until dP is there would. `bits` (2, N) has a word of 32 keys for each query, `keys`
+    # are 0 to 63, along the first dimension of p.
+    layout: ttgl.constexpr = p.type.layout
+    nothing = ttgl.reshape(ttgl.zeros(p.shape, ttgl.int32, layout=layout), [2, 32, p.shape[1]])
+    of_words: ttgl.constexpr = ttgl.SliceLayout(1, nothing.type.layout)
+    words = ttgl.reshape(ttgl.expand_dims(bits.load(of_words), 1) | nothing, p.shape)
+    bit = keys % 2 * 16 + keys % 8 // 2 * 4 + keys % 32 // 8
+    return ttgl.inline_asm_elementwise(
+        "{ .reg .b32 t, s; mul.lo.u32 t, $2, $3; and.b32 t, t, 0x80000000; mov.b32 s, $1; "
+        "xor.b32 s, s, t; mov.b32 $0, s; }",
+        "=f,f,r,r", [p, ttgl.convert_layout(words, layout), ttgl.expand_dims(1 << (31 - bit), 1)],
+        dtype=ttgl.float32, is_pure=True, pack=1,
+    )  # fmt: skip
+
+
+@gluon.constexpr_function
+def _positive_instruction(dtype):
+    name = "bf16x2" if dtype == ttgl.bfloat16 else "f16x2"
+    return f"cvt.rn.relu.{name}.f32 $0, $2, $1;"
+
+
+@gluon.jit
+def kept_of_signed(p, like):
+    # In `like`'s 16 bits, 0 for what is negative, by the instruction that rounds anyway; NaN stays.
+    instruction: ttgl.constexpr = _positive_instruction(like.dtype)
+    return ttgl.inline_asm_elementwise(
+        instruction, "=r,f,f", [p], dtype=like.dtype, is_pure=True, pack=2
+    )
+
+
+@gluon.jit
+def factors_of_signed(p):
+    # 1.0 for what is positive, 0.0 for what is not.
+    return ttgl.inline_asm_elementwise(
+        "set.gt.f32.f32 $0, $1, 0f00000000;", "=f,f", [p],
+        dtype=ttgl.float32, is_pure=True, pack=1,
+    )  # fmt: skip

@@ -4,7 +4,8 @@
 
 One persistent kernel for D = 64 and 128, 16 bits in and out. A program has these kinds of warps:
 
-- one warp, `produce`, asks the copy engine (TMA) for tiles of q, k and v, two stages ahead;
+- one warp, `produce`, asks the copy engine (TMA) for tiles of q, k and v, two stages ahead
+  (`hopper_producer`);
 - two groups of four warps for D = 128, three for D = 64: each `consume`s keys for 64 queries of its
   own, whose scores, weights and sums stay in its registers.
 
@@ -16,7 +17,7 @@ does its exponentials.
 Tiles of queries come from a table that the host made (`hopper.schedule`), longest first. Keys run
 from the last to the first, so that a causal group meets its diagonal at once, and the tiles that
 need no mask follow in one loop. Lengths and padding, RAGGED, stand in `hopper_masks.py`, dropout's
-numbers in `hopper_dropout.py`.
+bits in `hopper_dropout.py`.
 
 Sources: Dao and others, "FlashAttention" (arXiv:2205.14135); Shah and others, "FlashAttention-3"
 (arXiv:2407.08608); NVIDIA, "PTX ISA".
@@ -36,8 +37,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from kernels.ops.attention.configurations import HOPPER_GROUP_ROWS
-from kernels.ops.attention.hopper_dropout import drawn, kept
+from kernels.ops.attention.hopper_dropout import DRAWING_WARPS, DRAWN_ROWS, kept
 from kernels.ops.attention.hopper_masks import (
     CLEANING_WARPS,
     MASKED,
@@ -48,56 +48,14 @@ from kernels.ops.attention.hopper_masks import (
     masked,
     without_padding,
 )
+from kernels.ops.attention.hopper_producer import GROUP_ROWS, produce
 from kernels.ops.shared.gluon import FREE_BARRIER, meet, named_barrier
 
-GROUP_ROWS = ttgl.constexpr(HOPPER_GROUP_ROWS)
 LN2 = ttgl.constexpr(math.log(2.0))
-SIZES = ["drop_below", "shift", "n_queries", "n_keys", "n_heads", "heads_a_key", "table_width"]
-
-
-@gluon.jit
-def produce(
-    q_desc, k_desc, v_desc, q_tiles, k_stages, v_stages, q_full, q_empty, k_full, k_empty, v_full,
-    v_empty, q_lengths_ptr, k_lengths_ptr, shift, n_queries, n_keys, n_heads, heads_a_key,
-    table_ptr, table_width, GROUPS: ttgl.constexpr, BLOCK_KEYS: ttgl.constexpr, D: ttgl.constexpr,
-    STAGES: ttgl.constexpr, MASK: ttgl.constexpr, CAUSAL: ttgl.constexpr, RAGGED: ttgl.constexpr,
-):  # fmt: skip
-    step = 0  # tiles of keys asked for so far
-    row_of_table = table_ptr + ttgl.program_id(0) * table_width
-    n_tiles = ttgl.load(row_of_table)
-    code = ttgl.load(row_of_table + 1)
-    for i in range(n_tiles):
-        head, tile = code >> 16, code & 0xFFFF
-        code = ttgl.load(row_of_table + i + 2)  # the next tile's, early: a load takes long
-        b, h = head // n_heads, head % n_heads
-        hk = h // heads_a_key
-        first_row = tile * GROUP_ROWS * GROUPS
-        end = first_row + GROUP_ROWS * GROUPS
-        seen = keys_seen(end, shift, n_keys, MASK)
-        if RAGGED:
-            seen, _, _ = keys_of_tile(
-                first_row, end, b, q_lengths_ptr, k_lengths_ptr, n_queries, n_keys, CAUSAL
-            )
-        for group in ttgl.static_range(GROUPS):
-            mbarrier.wait(q_empty.index(group), (i & 1) ^ 1)
-            mbarrier.expect(q_full.index(group), GROUP_ROWS * D * 2)
-            at = [b, h, first_row + group * GROUP_ROWS, 0]
-            tma.async_copy_global_to_shared(q_desc, at, q_full.index(group), q_tiles.index(group))
-        n_blocks = ttgl.maximum(ttgl.cdiv(seen, BLOCK_KEYS), 1)
-        for j in range(n_blocks - 1, -1, -1):
-            stage = step % STAGES
-            parity = (step // STAGES & 1) ^ 1
-            col = j * BLOCK_KEYS
-            if RAGGED:
-                col = first_key(j, n_blocks, seen, BLOCK_KEYS)
-            at = [b, hk, col, 0]
-            mbarrier.wait(k_empty.index(stage), parity)
-            mbarrier.expect(k_full.index(stage), BLOCK_KEYS * D * 2)
-            tma.async_copy_global_to_shared(k_desc, at, k_full.index(stage), k_stages.index(stage))
-            mbarrier.wait(v_empty.index(stage), parity)
-            mbarrier.expect(v_full.index(stage), BLOCK_KEYS * D * 2)
-            tma.async_copy_global_to_shared(v_desc, at, v_full.index(stage), v_stages.index(stage))
-            step += 1
+SIZES = [
+    *("drop_below", "n_words", "padded", "shift", "n_queries", "n_keys", "n_heads", "heads_a_key"),
+    "table_width",
+]
 
 
 @gluon.jit
@@ -114,7 +72,7 @@ def sums_of_lanes(weights):
 
 
 @gluon.jit
-def softmax_step(scores, largest, sums, scale, words, drop_below, dtype: ttgl.constexpr,
+def softmax_step(scores, largest, sums, scale, bits, WHICH: ttgl.constexpr, dtype: ttgl.constexpr,
                  operand: ttgl.constexpr):  # fmt: skip
     # One step of the online softmax. Scores stay as they come from the product: the scale, times
     # log2 e, is part of the exponent's multiply-add.
@@ -124,16 +82,17 @@ def softmax_step(scores, largest, sums, scale, words, drop_below, dtype: ttgl.co
     weights = ttgl.exp2(scores * scale - ttgl.expand_dims(shift, 1))
     of_sums = ttgl.convert_layout(factor, ttgl.SliceLayout(1, sums.type.layout))
     sums = sums * ttgl.expand_dims(of_sums, 1) + sums_of_lanes(weights)
-    if words is not None:  # of dropout: what is dropped is dropped from the output alone
-        weights = kept(weights, words, drop_below)
-    weights = ttgl.convert_layout(weights.to(dtype), operand)
+    weights = weights.to(dtype)
+    if bits is not None:  # what a dropout drops is dropped from the output alone
+        weights = kept(weights, bits, WHICH)
+    weights = ttgl.convert_layout(weights, operand)
     return weights, new, sums, factor
 
 
 @gluon.jit
 def step_of(
     q, k_stages, v_stages, k_full, k_empty, v_full, v_empty, step, weights, out, largest, sums, row,
-    col, n_keys, shift, scale, words, words_full, seed, offset, head, n_queries, drop_below,
+    col, n_keys, shift, scale, words, words_full, bits, bits_full,
     WHICH: ttgl.constexpr, GROUPS: ttgl.constexpr, BLOCK_KEYS: ttgl.constexpr, D: ttgl.constexpr,
     STAGES: ttgl.constexpr, MASK: ttgl.constexpr, RAGGED: ttgl.constexpr,
     of_scores: ttgl.constexpr, operand: ttgl.constexpr, of_out: ttgl.constexpr,
@@ -150,9 +109,9 @@ def step_of(
     v = v_stages.index(before).reshape([BLOCK_KEYS, D])
     out = warpgroup_mma(weights, v, out, is_async=True)
     named_barrier("arrive", FREE_BARRIER + (WHICH + 1) % GROUPS, 256)  # the next group's
-    numbers = None
-    if seed is not None:  # beside both products
-        numbers = drawn(seed, offset, head, row, col, n_queries, (n_keys + 7) // 8 * 8)
+    own = None
+    if bits is not None:
+        own = bits.index(stage)
     scores = warpgroup_mma_wait(1, deps=[scores])
     mbarrier.arrive(k_empty.index(stage), count=1)
     if MASK:
@@ -160,8 +119,10 @@ def step_of(
     if words is not None:
         mbarrier.wait(words_full.index(stage), parity)
         scores = without_padding(scores, words.index(stage))
+    if bits is not None:
+        mbarrier.wait(bits_full.index(stage), parity)
     new_weights, largest, sums, factor = softmax_step(
-        scores, largest, sums, scale, numbers, drop_below, weights.dtype, operand
+        scores, largest, sums, scale, own, WHICH, weights.dtype, operand
     )
     out, weights = warpgroup_mma_wait(0, deps=[out, weights])
     mbarrier.arrive(v_empty.index(before), count=1)
@@ -173,8 +134,8 @@ def step_of(
 @gluon.jit
 def consume(
     WHICH: ttgl.constexpr, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
-    k_full, k_empty, v_full, v_empty, words, words_full, q_lengths_ptr, k_lengths_ptr,
-    seed_offset_ptr, drop_below, drop_scale, shift, n_queries, n_keys, n_heads, table_ptr,
+    k_full, k_empty, v_full, v_empty, words, words_full, bits, bits_full, q_lengths_ptr,
+    k_lengths_ptr, drop_scale, shift, n_queries, n_keys, n_heads, table_ptr,
     table_width, scale, GROUPS: ttgl.constexpr,
     BLOCK_KEYS: ttgl.constexpr, D: ttgl.constexpr, STAGES: ttgl.constexpr, MASK: ttgl.constexpr,
     CAUSAL: ttgl.constexpr, RAGGED: ttgl.constexpr, HAS_LSE: ttgl.constexpr,
@@ -187,9 +148,6 @@ def consume(
     q = q_tiles.index(WHICH).reshape([GROUP_ROWS, D])
     if WHICH == GROUPS - 1:
         named_barrier("arrive", FREE_BARRIER, 256)  # group 0 goes first
-    seed, offset = None, None
-    if seed_offset_ptr is not None:
-        seed, offset = ttgl.load(seed_offset_ptr), ttgl.load(seed_offset_ptr + 1)
     step = 0
     row_of_table = table_ptr + ttgl.program_id(0) * table_width
     n_tiles = ttgl.load(row_of_table)
@@ -227,10 +185,11 @@ def consume(
         largest = largest_of_rows(scores)
         weights = ttgl.exp2(scores * scale - ttgl.expand_dims(largest * scale, 1))
         sums = sums_of_lanes(weights)
-        if seed is not None:
-            numbers = drawn(seed, offset, head, row, col, n_queries, (n_keys + 7) // 8 * 8)
-            weights = kept(weights, numbers, drop_below)
-        weights = ttgl.convert_layout(weights.to(dtype), operand)
+        weights = weights.to(dtype)
+        if bits is not None:
+            mbarrier.wait(bits_full.index(stage), parity)
+            weights = kept(weights, bits.index(stage), WHICH)
+        weights = ttgl.convert_layout(weights, operand)
         out = ttgl.zeros([GROUP_ROWS, D], ttgl.float32, layout=of_out)
         step += 1
         rest = n_blocks - 1
@@ -246,9 +205,9 @@ def consume(
                     col = first_key(j, n_blocks, seen, BLOCK_KEYS)
                 weights, out, largest, sums = step_of(
                     q, k_stages, v_stages, k_full, k_empty, v_full, v_empty, step, weights, out,
-                    largest, sums, row, col, n_keys, shift, scale, words, words_full, seed, offset,
-                    head, n_queries, drop_below, WHICH, GROUPS, BLOCK_KEYS, D, STAGES, True, RAGGED,
-                    of_scores, operand, of_out,
+                    largest, sums, row, col, n_keys, shift, scale, words, words_full, bits,
+                    bits_full, WHICH, GROUPS, BLOCK_KEYS, D, STAGES, True, RAGGED, of_scores,
+                    operand, of_out,
                 )  # fmt: skip
                 step += 1
             rest = ttgl.minimum(below, n_blocks - 1)
@@ -256,8 +215,8 @@ def consume(
             weights, out, largest, sums = step_of(
                 q, k_stages, v_stages, k_full, k_empty, v_full, v_empty, step, weights, out,
                 largest, sums, row, (rest - 1 - j) * BLOCK_KEYS, n_keys, shift, scale, words,
-                words_full, seed, offset, head, n_queries, drop_below, WHICH, GROUPS, BLOCK_KEYS, D,
-                STAGES, False, RAGGED, of_scores, operand, of_out,
+                words_full, bits, bits_full, WHICH, GROUPS, BLOCK_KEYS, D, STAGES, False, RAGGED,
+                of_scores, operand, of_out,
             )  # fmt: skip
             step += 1
         mbarrier.arrive(q_empty.index(WHICH), count=1)
@@ -267,12 +226,14 @@ def consume(
         out = warpgroup_mma(weights, v, out, is_async=True)
         total = ttgl.convert_layout(ttgl.sum(sums, 1), of_rows)
         inverse = 1.0 / total
-        if seed is not None:
+        if bits is not None:
             inverse = drop_scale / total
         if MASK:  # a row that sees no key gives zeros, and the logarithm of 0
             inverse = ttgl.where(largest == MASKED, 0.0, inverse)
         inverse = ttgl.convert_layout(inverse, ttgl.SliceLayout(1, of_out))
         out, weights = warpgroup_mma_wait(0, deps=[out, weights])
+        if bits is not None:
+            meet()  # every warp has read its bits, which other ones take the place of
         mbarrier.arrive(v_empty.index(before), count=1)
         out = out * ttgl.expand_dims(inverse, 1)
         if q_lengths_ptr is not None:
@@ -299,15 +260,16 @@ def consume(
 @gluon.jit(do_not_specialize=SIZES)  # one binary for all shapes
 def hopper_attention(
     q_desc, k_desc, v_desc, o_desc, lse_ptr, q_lengths_ptr, k_lengths_ptr, padding_ptr,
-    padding_batch_stride, padding_col_stride, seed_offset_ptr, drop_below, drop_scale, shift,
-    n_queries, n_keys, n_heads, heads_a_key, table_ptr, table_width, scale, GROUPS: ttgl.constexpr,
-    BLOCK_KEYS: ttgl.constexpr, D: ttgl.constexpr, STAGES: ttgl.constexpr, MASK: ttgl.constexpr,
-    CAUSAL: ttgl.constexpr, RAGGED: ttgl.constexpr, HAS_LSE: ttgl.constexpr,
+    padding_batch_stride, padding_col_stride, seed_offset_ptr, drop_below, drop_scale, bits_ptr,
+    n_words, padded, shift, n_queries, n_keys, n_heads, heads_a_key, table_ptr, table_width, scale,
+    GROUPS: ttgl.constexpr, BLOCK_KEYS: ttgl.constexpr, D: ttgl.constexpr, STAGES: ttgl.constexpr,
+    MASK: ttgl.constexpr, CAUSAL: ttgl.constexpr, RAGGED: ttgl.constexpr, HAS_LSE: ttgl.constexpr,
     REGISTERS: ttgl.constexpr, OF_PRODUCER: ttgl.constexpr,
 ):  # fmt: skip
     # A program an SM, which takes the tiles of queries in its row of the table. `scale` has the
     # factor log2 e. With MASK, query i sees key i + shift and those before: where attention isn't
-    # causal but the keys end within a tile, all of them.
+    # causal but the keys end within a tile, all of them. `bits_ptr`, if there, gets what a dropout
+    # drops.
     dtype: ttgl.constexpr = q_desc.dtype
     q_tiles = ttgl.allocate_shared_memory(dtype, [GROUPS, 1, 1, GROUP_ROWS, D], q_desc.layout)
     k_stages = ttgl.allocate_shared_memory(dtype, [STAGES, 1, 1, BLOCK_KEYS, D], k_desc.layout)
@@ -341,59 +303,75 @@ def hopper_attention(
             mbarrier.init(words_full.index(stage), count=1)
             mbarrier.init(v_raw.index(stage), count=1)
         fence_async_shared()
+    bits, bits_full = None, None
+    if seed_offset_ptr is not None:
+        ttgl.static_assert(GROUPS * GROUP_ROWS == DRAWN_ROWS)
+        bits = ttgl.allocate_shared_memory(
+            ttgl.int32,
+            [STAGES, BLOCK_KEYS // 32 * DRAWN_ROWS],
+            ttgl.SwizzledSharedLayout(1, 1, 1, [0]),
+        )
+        bits_full = ttgl.allocate_shared_memory(ttgl.int64, [STAGES, 1], layout)
+        for stage in ttgl.static_range(STAGES):
+            mbarrier.init(bits_full.index(stage), count=1)
+        fence_async_shared()
+    producing: ttgl.constexpr = 1 if seed_offset_ptr is None else DRAWING_WARPS
     if GROUPS == 2 and padding_ptr is None:
         ttgl.warp_specialize([
             (consume, (0, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
-                       k_full, k_empty, v_full, v_empty, words, words_full, q_lengths_ptr,
-                       k_lengths_ptr, seed_offset_ptr, drop_below, drop_scale, shift,
-                       n_queries, n_keys, n_heads, table_ptr, table_width, scale, GROUPS,
-                       BLOCK_KEYS, D, STAGES, MASK, CAUSAL, RAGGED, HAS_LSE)),
+                       k_full, k_empty, v_full, v_empty, words, words_full, bits, bits_full,
+                       q_lengths_ptr, k_lengths_ptr, drop_scale, shift, n_queries, n_keys,
+                       n_heads, table_ptr, table_width, scale, GROUPS, BLOCK_KEYS, D, STAGES, MASK,
+                       CAUSAL, RAGGED, HAS_LSE)),
             (consume, (1, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
-                       k_full, k_empty, v_full, v_empty, words, words_full, q_lengths_ptr,
-                       k_lengths_ptr, seed_offset_ptr, drop_below, drop_scale, shift,
-                       n_queries, n_keys, n_heads, table_ptr, table_width, scale, GROUPS,
-                       BLOCK_KEYS, D, STAGES, MASK, CAUSAL, RAGGED, HAS_LSE)),
+                       k_full, k_empty, v_full, v_empty, words, words_full, bits, bits_full,
+                       q_lengths_ptr, k_lengths_ptr, drop_scale, shift, n_queries, n_keys,
+                       n_heads, table_ptr, table_width, scale, GROUPS, BLOCK_KEYS, D, STAGES, MASK,
+                       CAUSAL, RAGGED, HAS_LSE)),
             (produce, (q_desc, k_desc, v_desc, q_tiles, k_stages, v_stages, q_full, q_empty, k_full,
-                       k_empty, v_full, v_empty, q_lengths_ptr, k_lengths_ptr, shift, n_queries,
+                       k_empty, v_full, v_empty, bits, bits_full, bits_ptr, seed_offset_ptr,
+                       drop_below, n_words, padded, q_lengths_ptr, k_lengths_ptr, shift, n_queries,
                        n_keys, n_heads, heads_a_key, table_ptr, table_width, GROUPS, BLOCK_KEYS, D,
                        STAGES, MASK, CAUSAL, RAGGED)),
-        ], [4, 1], [REGISTERS, OF_PRODUCER])  # fmt: skip
+        ], [4, producing], [REGISTERS, OF_PRODUCER])  # fmt: skip
     elif padding_ptr is None:
         ttgl.warp_specialize([
             (consume, (0, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
-                       k_full, k_empty, v_full, v_empty, words, words_full, q_lengths_ptr,
-                       k_lengths_ptr, seed_offset_ptr, drop_below, drop_scale, shift,
-                       n_queries, n_keys, n_heads, table_ptr, table_width, scale, GROUPS,
-                       BLOCK_KEYS, D, STAGES, MASK, CAUSAL, RAGGED, HAS_LSE)),
+                       k_full, k_empty, v_full, v_empty, words, words_full, bits, bits_full,
+                       q_lengths_ptr, k_lengths_ptr, drop_scale, shift, n_queries, n_keys,
+                       n_heads, table_ptr, table_width, scale, GROUPS, BLOCK_KEYS, D, STAGES, MASK,
+                       CAUSAL, RAGGED, HAS_LSE)),
             (consume, (1, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
-                       k_full, k_empty, v_full, v_empty, words, words_full, q_lengths_ptr,
-                       k_lengths_ptr, seed_offset_ptr, drop_below, drop_scale, shift,
-                       n_queries, n_keys, n_heads, table_ptr, table_width, scale, GROUPS,
-                       BLOCK_KEYS, D, STAGES, MASK, CAUSAL, RAGGED, HAS_LSE)),
+                       k_full, k_empty, v_full, v_empty, words, words_full, bits, bits_full,
+                       q_lengths_ptr, k_lengths_ptr, drop_scale, shift, n_queries, n_keys,
+                       n_heads, table_ptr, table_width, scale, GROUPS, BLOCK_KEYS, D, STAGES, MASK,
+                       CAUSAL, RAGGED, HAS_LSE)),
             (consume, (2, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
-                       k_full, k_empty, v_full, v_empty, words, words_full, q_lengths_ptr,
-                       k_lengths_ptr, seed_offset_ptr, drop_below, drop_scale, shift,
-                       n_queries, n_keys, n_heads, table_ptr, table_width, scale, GROUPS,
-                       BLOCK_KEYS, D, STAGES, MASK, CAUSAL, RAGGED, HAS_LSE)),
+                       k_full, k_empty, v_full, v_empty, words, words_full, bits, bits_full,
+                       q_lengths_ptr, k_lengths_ptr, drop_scale, shift, n_queries, n_keys,
+                       n_heads, table_ptr, table_width, scale, GROUPS, BLOCK_KEYS, D, STAGES, MASK,
+                       CAUSAL, RAGGED, HAS_LSE)),
             (produce, (q_desc, k_desc, v_desc, q_tiles, k_stages, v_stages, q_full, q_empty, k_full,
-                       k_empty, v_full, v_empty, q_lengths_ptr, k_lengths_ptr, shift, n_queries,
+                       k_empty, v_full, v_empty, bits, bits_full, bits_ptr, seed_offset_ptr,
+                       drop_below, n_words, padded, q_lengths_ptr, k_lengths_ptr, shift, n_queries,
                        n_keys, n_heads, heads_a_key, table_ptr, table_width, GROUPS, BLOCK_KEYS, D,
                        STAGES, MASK, CAUSAL, RAGGED)),
         ], [4, 4, 1], [REGISTERS, REGISTERS, OF_PRODUCER])  # fmt: skip
     else:  # in two groups
         ttgl.warp_specialize([
             (consume, (0, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
-                       k_full, k_empty, v_full, v_empty, words, words_full, q_lengths_ptr,
-                       k_lengths_ptr, seed_offset_ptr, drop_below, drop_scale, shift,
-                       n_queries, n_keys, n_heads, table_ptr, table_width, scale, GROUPS,
-                       BLOCK_KEYS, D, STAGES, MASK, CAUSAL, RAGGED, HAS_LSE)),
+                       k_full, k_empty, v_full, v_empty, words, words_full, bits, bits_full,
+                       q_lengths_ptr, k_lengths_ptr, drop_scale, shift, n_queries, n_keys,
+                       n_heads, table_ptr, table_width, scale, GROUPS, BLOCK_KEYS, D, STAGES, MASK,
+                       CAUSAL, RAGGED, HAS_LSE)),
             (consume, (1, o_desc, lse_ptr, q_tiles, k_stages, v_stages, o_tiles, q_full, q_empty,
-                       k_full, k_empty, v_full, v_empty, words, words_full, q_lengths_ptr,
-                       k_lengths_ptr, seed_offset_ptr, drop_below, drop_scale, shift,
-                       n_queries, n_keys, n_heads, table_ptr, table_width, scale, GROUPS,
-                       BLOCK_KEYS, D, STAGES, MASK, CAUSAL, RAGGED, HAS_LSE)),
+                       k_full, k_empty, v_full, v_empty, words, words_full, bits, bits_full,
+                       q_lengths_ptr, k_lengths_ptr, drop_scale, shift, n_queries, n_keys,
+                       n_heads, table_ptr, table_width, scale, GROUPS, BLOCK_KEYS, D, STAGES, MASK,
+                       CAUSAL, RAGGED, HAS_LSE)),
             (produce, (q_desc, k_desc, v_desc, q_tiles, k_stages, v_stages, q_full, q_empty, k_full,
-                       k_empty, v_raw, v_empty, q_lengths_ptr, k_lengths_ptr, shift, n_queries,
+                       k_empty, v_raw, v_empty, bits, bits_full, bits_ptr, seed_offset_ptr,
+                       drop_below, n_words, padded, q_lengths_ptr, k_lengths_ptr, shift, n_queries,
                        n_keys, n_heads, heads_a_key, table_ptr, table_width, GROUPS, BLOCK_KEYS, D,
                        STAGES, MASK, CAUSAL, RAGGED)),
             (clean, (v_stages, words, v_raw, v_full, v_empty, words_full, padding_ptr,

@@ -66,9 +66,10 @@ class FusedEncoderLayer(nn.TransformerEncoderLayer):
     numbers of a norm, is not kept, but made again from what the norm read: one more launch, or none
     where that is a prologue anyway, pre-LN without dropout. `attn_dropout_checkpoint`: attention's
     output, B·S·E numbers, is not kept, but made again from queries, keys and values: one more
-    launch of attention. Its weights and their mask, B·H·S² numbers each, are kept in no case. What
-    is kept falls by so much a layer. Inside torch.compile they do nothing: there the compiler
-    decides what is kept.
+    launch of attention. Its weights, B·H·S² numbers, are kept in no case. Of what dropout does to
+    them a Hopper card keeps a bit each, up to 64 MiB a layer, and with the flag not. What is kept
+    falls by so much a layer. Inside torch.compile they do nothing: there the compiler decides what
+    is kept.
 
     `stochastic_mode` is an experiment in training with dropout: each norm goes back in one launch
     instead of two where there are many rows (`stochastic.adds`), two launches fewer a step. The
@@ -241,11 +242,11 @@ class FusedEncoderLayer(nn.TransformerEncoderLayer):
         if not (self.attn_dropout_checkpoint and may_replace()):
             return behind(*steps.attended_of(x, norm, product, n_heads, seen, dropped))
         qkv, x = steps.begun(x, norm, product)
-        again = Recipe(lambda: steps.attended(qkv, n_heads, seen, dropped))
+        again = Recipe(lambda: steps.attended(qkv, n_heads, seen, dropped, False))
         given = (qkv, seen.bias, seen.key_padding_mask, dropped.seed_offset)
         known = {memory(one) for one in given if one is not None}
         with again.instead_of(lambda kept: kept.dim() == 4 and memory(kept) not in known):
-            rows = steps.attended(qkv, n_heads, seen, dropped)
+            rows = steps.attended(qkv, n_heads, seen, dropped, False)
         of_rows = memory(rows)
         with again.instead_of(lambda kept: memory(kept) == of_rows):
             return behind(rows, x)

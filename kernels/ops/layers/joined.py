@@ -8,7 +8,8 @@ that a kernel does anyway:
     projected   LayerNorm(x) · Wᵀ + b, and x once more   its two gradients meet in the norm's kernel
     attended    attention of rows of q, k and v          their gradients are written into such rows
 
-Kept are the same tensors as without.
+Kept are the same tensors as without, and one more: what attention's dropout dropped, a bit a
+weight, where its forward leaves that for its backward (`dropped_bits.left_by_forward`).
 """
 
 from __future__ import annotations
@@ -20,10 +21,13 @@ import torch
 from kernels.launch import capability
 from kernels.launch.gluon import may_take_gluon
 from kernels.ops.attention.backward_configurations import suits_hopper_backward
-from kernels.ops.attention.formula import Given
+from kernels.ops.attention.dropped_bits import left_by_forward
+from kernels.ops.attention.formula import Given, composed
 from kernels.ops.attention.formula import gradients as attention_gradients
+from kernels.ops.attention.forward import forward as attention_forward
+from kernels.ops.attention.forward import output_like
 from kernels.ops.attention.operators import backward_operator as attention_backward
-from kernels.ops.attention.operators import operator as attention_operator
+from kernels.ops.attention.operators import check
 from kernels.ops.layers.stochastic import back_adding
 from kernels.ops.norms.operators import norm_backward, norm_train
 from kernels.ops.products.linear import ways
@@ -138,10 +142,58 @@ def _given(
     )
 
 
+def _check_rows(qkv: Tensor, seed_offset: Tensor | None, *told: Any) -> None:
+    check(*_given(qkv, seed_offset, *told[:-1]))
+
+
+def _rows(
+    qkv: Tensor,
+    seed_offset: Tensor | None,
+    n_heads: int,
+    causal: bool,
+    p: float,
+    scale: float,
+    keeps_bits: bool,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    given = _given(qkv, seed_offset, n_heads, causal, p, scale)
+    bits = None
+    if keeps_bits and may_take_gluon(qkv):
+        left = left_by_forward(given, capability(qkv.device))
+        bits = left and torch.empty(left, dtype=torch.int32, device=qkv.device)
+    return *attention_forward(*given, bits=bits), bits
+
+
+def _rows_fake(
+    qkv: Tensor, _seed_offset: Tensor | None, n_heads: int, *_: Any
+) -> tuple[Tensor, Tensor, None]:
+    q = heads_of(qkv, n_heads)[0]
+    return output_like(q), torch.empty(q.shape[:3], dtype=torch.float32, device=q.device), None
+
+
+def _rows_composed(
+    qkv: Tensor, seed_offset: Tensor | None, *told: Any
+) -> tuple[Tensor, Tensor | None, None]:
+    return *composed(*_given(qkv, seed_offset, *told[:-1])), None
+
+
+_DIMS = {"qkv": "BSP", "seed_offset": ""}
+rows_forward = define(
+    "attention_rows(Tensor qkv, Tensor? seed_offset, int n_heads, bool causal, float p, "
+    "float scale, bool keeps_bits) -> (Tensor, Tensor, Tensor)",
+    _rows,
+    _rows_fake,
+    _rows_composed,
+    of=("attention",),
+    tensors=_DIMS,
+    checks=_check_rows,
+)
+
+
 def _rows_back(
     d_out: Tensor,
     out: Tensor,
     lse: Tensor,
+    bits: Tensor | None,
     qkv: Tensor,
     seed_offset: Tensor | None,
     n_heads: int,
@@ -159,26 +211,32 @@ def _rows_back(
     dqkv = torch.empty(qkv.shape, dtype=qkv.dtype, device=qkv.device)
     hopper_backward.launch(
         *(*given[:3], out, lse, d_out, None, *heads_of(dqkv, n_heads)),
-        scale=scale, causal=causal, dropout_p=p, seed_offset=seed_offset,
+        scale=scale, causal=causal, dropout_p=p, seed_offset=seed_offset, bits=bits,
     )  # fmt: skip
     return dqkv
 
 
 def _rows_back_composed(
-    d_out: Tensor, _out: Tensor, _lse: Tensor, qkv: Tensor, seed_offset: Tensor | None, *told: Any
+    d_out: Tensor,
+    _out: Tensor,
+    _lse: Tensor,
+    _bits: Tensor | None,
+    qkv: Tensor,
+    seed_offset: Tensor | None,
+    *told: Any,
 ) -> Tensor:
     found = attention_gradients(_given(qkv, seed_offset, *told), d_out, None, False)[:3]
     return torch.stack([one.transpose(1, 2) for one in found], 2).view(qkv.shape)
 
 
 rows_back = define(
-    "attention_rows_backward(Tensor d_out, Tensor out, Tensor lse, Tensor qkv, "
+    "attention_rows_backward(Tensor d_out, Tensor out, Tensor lse, Tensor? bits, Tensor qkv, "
     "Tensor? seed_offset, int n_heads, bool causal, float p, float scale) -> Tensor",
     _rows_back,
-    lambda _d_out, _out, _lse, qkv, *_: like(qkv),
+    lambda _d_out, _out, _lse, _bits, qkv, *_: like(qkv),
     _rows_back_composed,
     of=("attention",),
-    tensors={"d_out": "BHSD", "out": "BHSD", "lse": "BHS", "qkv": "BSP", "seed_offset": ""},
+    tensors={"d_out": "BHSD", "out": "BHSD", "lse": "BHS", "bits": "NWR", **_DIMS},
 )
 refuse_second_derivative(
     "attention_rows_backward", "attention has here", "kernels.ops.attention.attention.attention"
@@ -186,31 +244,47 @@ refuse_second_derivative(
 
 
 class _Attended(torch.autograd.Function):
-    """Attention of rows; they and o are kept, and a number a row of scores."""
+    """Attention of rows; they and o are kept, a number a row of scores, and a dropout's bits."""
 
     @staticmethod
     def forward(
-        ctx: Any, qkv: Tensor, seed_offset: Tensor | None, n_heads: int, causal: bool, p: float
+        ctx: Any,
+        qkv: Tensor,
+        seed_offset: Tensor | None,
+        n_heads: int,
+        causal: bool,
+        p: float,
+        keeps_bits: bool,
     ) -> Tensor:
         scale = (qkv.shape[-1] // (3 * n_heads)) ** -0.5
         ctx.told = n_heads, causal, p, scale
-        out, lse = attention_operator(*_given(qkv, seed_offset, *ctx.told))
-        ctx.save_for_backward(qkv, out, lse, seed_offset)
+        out, lse, bits = rows_forward(qkv, seed_offset, *ctx.told, keeps_bits)
+        if bits is not None and bits.dim() != 3:  # one element: none are there
+            bits = None
+        ctx.save_for_backward(qkv, out, lse, bits, seed_offset)
         rows: Tensor = out.transpose(1, 2).flatten(2)
         return rows
 
     @staticmethod
     def backward(ctx: Any, d_rows: Tensor) -> Any:
-        qkv, out, lse, seed_offset = ctx.saved_tensors
+        qkv, out, lse, bits, seed_offset = ctx.saved_tensors
         # Not by unflatten(), which several gradients at once (`is_grads_batched`) can't pass.
         d_out = d_rows.reshape(*d_rows.shape[:-1], ctx.told[0], -1).transpose(1, 2)
-        dqkv = rows_back(d_out, out, lse, qkv, seed_offset, *ctx.told)
-        return dqkv, None, None, None, None
+        dqkv = rows_back(d_out, out, lse, bits, qkv, seed_offset, *ctx.told)
+        return dqkv, None, None, None, None, None
 
 
 def attended(
-    qkv: Tensor, n_heads: int, causal: bool, p: float, seed_offset: Tensor | None
+    qkv: Tensor,
+    n_heads: int,
+    causal: bool,
+    p: float,
+    seed_offset: Tensor | None,
+    keeps_bits: bool = True,
 ) -> Tensor:
-    """Attention of the heads in rows qkv (B, S, 3·E), rows (B, S, E); no mask but a causal one."""
-    result: Tensor = _Attended.apply(qkv, seed_offset, n_heads, causal, p)
+    """Attention of the heads in rows qkv (B, S, 3·E), rows (B, S, E); no mask but a causal one.
+
+    Unless `keeps_bits`, the backward makes anew which weights were dropped.
+    """
+    result: Tensor = _Attended.apply(qkv, seed_offset, n_heads, causal, p, keeps_bits)
     return result

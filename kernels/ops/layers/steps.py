@@ -93,10 +93,12 @@ def begun(x: Tensor, norm: Norm | None, product: Product) -> tuple[Tensor, Tenso
     return joined.projected(x, norm.weight, norm.bias, *product, norm.eps, sums)
 
 
-def attended(qkv: Tensor, n_heads: int, seen: Seen, dropped: Dropped) -> Tensor:
+def attended(
+    qkv: Tensor, n_heads: int, seen: Seen, dropped: Dropped, keeps_bits: bool = True
+) -> Tensor:
     """Attention of the heads in rows qkv (B, S, 3·E); rows (B, S, E), in one launch."""
     if seen.bias is None and seen.key_padding_mask is None and joined.joins(qkv):
-        return joined.attended(qkv, n_heads, seen.causal, *dropped)
+        return joined.attended(qkv, n_heads, seen.causal, *dropped, keeps_bits)
     parts = qkv.unflatten(-1, (3, n_heads, qkv.shape[-1] // (3 * n_heads))).unbind(2)
     q, k, v = (one.transpose(1, 2) for one in parts)
     o: Tensor = attention(
