@@ -13,12 +13,9 @@ RECORDED = [one for one in recordings("encoder") if one.gpu in HOPPER]
 
 pytestmark = pytest.mark.skipif(not RECORDED, reason="the suite encoder is not recorded yet")
 
-# Training: attention's dropout draws a number for each weight in the forward and again going back,
-# and Philox fills the integer pipe, for us as for others; products are cuBLAS's in both.
-LOWER = {
-    ("h200", "32x512x1024", "graph"): 1.13,
-    ("h200", "8x2048x1024", "graph"): 1.04,
-}
+# Training with long sequences: attention's dropout draws a number for each weight, and going back
+# looks at a bit for each, for a quarter of its time; products are as fast in both.
+LOWER = {("h200", "8x2048x1024", "graph"): 1.22}
 
 
 @pytest.fixture(params=RECORDED, ids=lambda one: one.gpu)

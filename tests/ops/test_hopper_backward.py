@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from kernels.lab.counting.instructions import instructions
 from kernels.launch import assume_capability, gluon, recording
 from kernels.launch.gluon import is_gluon
 from kernels.launch.tape import Tape
@@ -126,6 +127,17 @@ def test_sections_hold_every_head_once(monkeypatch, batches, heads, most):
     assert of_batch * some * 100 <= max(most, 100)
     assert 1 <= some <= heads
     assert 1 <= of_batch <= batches
+
+
+def test_eight_bits_are_some_seventy_instructions():
+    """As chapter 15 says; a call of Philox alone is forty-odd, twenty of them wide products."""
+    q = torch.empty(2, 4, 512, 64, dtype=DTYPES["bf16"])
+    given = Given(q, q, q, dropout_p=0.1, seed_offset=torch.zeros(2).long(), by_hand=True)
+    launch = next(one for one in recorded(given) if one.name == "attention_dropped_bits")
+    found = instructions(launch, 90, routines=False)
+    calls = BITS_ROWS * BITS_WORDS * 4 / (32 * 4)  # of a thread
+    assert 65 <= found.total() / calls <= 75
+    assert 19 <= found["IMAD.WIDE.U32"] / calls <= 20
 
 
 def test_a_forward_leaves_bits_where_both_ways_are_by_hand_and_they_fit(monkeypatch):
