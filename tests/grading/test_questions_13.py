@@ -138,7 +138,7 @@ def test_launches_wrong(question, answer, message, means):
     ("fault", "message", "means"),
     [
         ("half the chunk", "weight in 12 products", "read it more often"),
-        ("all at once", "bytes alive at once", "A temporary of dweight's size"),
+        ("all at once", "bytes alive at once", "All logits are alive"),
         ("whole chunks", "should be", "behind the last whole chunk are missing"),
         ("logits", "should be", "The logits stand for their softmax"),
         ("no maximum", "logits near 300", "the largest logit"),
@@ -193,7 +193,7 @@ def test_hostile_answers_earn_nothing(question, answer, message, means):
     ("question", "message", "means"),
     [
         ("13.7", "should be", "And more: The scale is missing from dq"),
-        ("13.10", "bytes alive at once", "A temporary of dweight's size"),
+        ("13.10", "bytes alive at once", "All logits are alive"),
     ],
 )
 def test_what_is_given_out_fails_by_its_faults(question, message, means):

@@ -1,5 +1,8 @@
 """Attention's backward written for Hopper, as far as that shows without one."""
 
+import re
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -85,6 +88,13 @@ def test_with_dropout_it_compiles_without_spills_and_its_products_overlap(taken,
         assert compiled.stack_bytes == 0
         assert not compiled.serialized
         assert (launch.arguments["bits_ptr"] is None) == (bits is None)
+        # Eight warps wait for room, one of them asks: it may not fill the room before all have seen
+        # it, or a warp would wait for the next turn of a barrier that has turned twice.
+        met = r"mbarrier\.try_wait|bar\.sync\s+\d+, 256|cp\.async\.bulk\.tensor\.\w+\.shared"
+        events = re.findall(met, compiled.ptx)
+        asked = [before for before, one in pairwise(events) if one.startswith("cp")]
+        assert len(asked) == 2 + 2  # K, V, the queries of two groups
+        assert all(before.startswith("bar.sync") for before in asked)
 
 
 def places_of_keys():

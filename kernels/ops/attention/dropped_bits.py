@@ -39,9 +39,10 @@ def sections(batches: int, key_heads: int, bytes_a_key_head: int) -> tuple[int, 
 
 
 def left_by_forward(given: Given, card: tuple[int, int]) -> tuple[int, int, int] | None:
-    """The shape of what a forward of `given` can leave for its backward; None where nothing.
+    """The shape of what a forward of `given`, by hand, can leave for its backward, or None.
 
-    Both go by the kernels written for Hopper then, and what they would hold fits MOST_BITS.
+    Both go by the kernels written for Hopper then, the backward if its d_out lies as q does, and
+    what they would hold fits MOST_BITS. A stack keeps as much for each of its layers.
     """
     q, k = given.q, given.k
     whole = shape(q.shape[0] * q.shape[1], q.shape[2], k.shape[2])

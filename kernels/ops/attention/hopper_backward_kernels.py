@@ -16,8 +16,8 @@ dQ's kernel needs nothing of dK's and dV's: its programs start where theirs have
 and so the last tiles of the one and the first of the other fill the card together.
 
 `attention_rows` goes before both: delta = Σ o · do − dL of each row, and its log-sum-exp in units
-of log 2; with dropout so does `dropped_bits_kernels`. Rows are padded to whole tiles there, with an
-L of +∞: their weights are 0, as those of a row that sees no key.
+of log 2. So does `dropped_bits_kernels` with dropout, if no forward left bits. Rows are padded to
+whole tiles, with an L of +∞: their weights are 0, as those of a row that sees no key.
 
 Sources: as `hopper_kernels`.
 """
@@ -298,7 +298,7 @@ def hopper_dkdv(
     OF_PRODUCER: ttgl.constexpr,
 ):  # fmt: skip
     # A program an SM, which takes the tiles of keys in its row of the table. `scale` has the factor
-    # log2 e, `of_dk` has not. With dropout, `bits_desc` is what `attention_dropped_bits` wrote, and
+    # log2 e, `of_dk` has not. With dropout, `bits_desc` are those of `dropped_bits_kernels`, and
     # what stays is scaled once, by `of_dk` and `of_dv`.
     dtype: ttgl.constexpr = q_desc.dtype
     k_tiles = ttgl.allocate_shared_memory(dtype, [2, 1, 1, ROWS, D], k_desc.layout)

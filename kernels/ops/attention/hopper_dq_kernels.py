@@ -255,7 +255,7 @@ def hopper_dq(
 ):  # fmt: skip
     # A program an SM, which takes the tiles of queries in its row of the table; `scale` has the
     # factor log2 e, `of_dq` has not. With MASK some tile of keys isn't whole: CAUSAL, or where the
-    # keys end within one. With dropout, `bits_ptr` are the bits of `attention_dropped_bits`.
+    # keys end within one. With dropout, `bits_ptr` are those of `dropped_bits_kernels`.
     dtype: ttgl.constexpr = q_desc.dtype
     q_tiles = ttgl.allocate_shared_memory(dtype, [2, 1, 1, ROWS, D], q_desc.layout)
     do_tiles = ttgl.allocate_shared_memory(dtype, [2, 1, 1, ROWS, D], do_desc.layout)

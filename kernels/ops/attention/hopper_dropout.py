@@ -112,8 +112,8 @@ def draw(
 
 @gluon.jit
 def _of_thread(words, keys):
-    # Of each row's word (64,) the bits of a key (1, N), those of its thread's lowest: a thread of
-    # four has the keys 2 q and 2 q + 1 of each eight.
+    # Each row's word (64,), shifted so that the keys 8 n + 2 q + e of its thread, the q-th of four,
+    # stand at the bits 16 e + n.
     return ttgl.expand_dims(words, 1) >> (2 * (keys & 6)).to(ttgl.uint32)
 
 
@@ -143,7 +143,8 @@ def kept(weights, stage, WHICH: ttgl.constexpr):
 
 @gluon.jit
 def kept_factors(x, first_bits, second_bits):
-    # 1.0 where a weight is kept, else 0.0, as x (64, 64). A bit times the right number is 1.0.
+    # 1.0 where a weight is kept, else 0.0, as x (64, 64): a bit times the right number is 1.0. With
+    # an infinite dP 0.0 gives NaN, as it does by the formula.
     keys = _keys_of(x)
     bit = keys % 2 * 16 + keys % 32 // 8
     first = (~first_bits).to(ttgl.uint32, bitcast=True)

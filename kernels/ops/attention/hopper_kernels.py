@@ -4,10 +4,10 @@
 
 One persistent kernel for D = 64 and 128, 16 bits in and out. A program has these kinds of warps:
 
-- one warp, `produce`, asks the copy engine (TMA) for tiles of q, k and v, two stages ahead
-  (`hopper_producer`);
-- two groups of four warps for D = 128, three for D = 64: each `consume`s keys for 64 queries of its
-  own, whose scores, weights and sums stay in its registers.
+- one warp, `produce`, asks the copy engine (TMA) for tiles of q, k and v, as many ahead as there
+  are stages, or with dropout eight, which draw too (`hopper_producer`);
+- two groups of four warps, or three for D = 64 without padding and dropout: each `consume`s keys
+  for 64 queries of its own, whose scores, weights and sums stay in its registers.
 
 Within a group the scores of the next tile of keys (q kᵀ) and the sums of this one (weights · v) are
 asked of the tensor cores together, and the softmax of the next tile is computed meanwhile. Between

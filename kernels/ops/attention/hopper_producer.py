@@ -1,7 +1,7 @@
 """The warps that ask for tiles, in the attention written for Hopper: see `hopper_kernels`.
 
-One warp asks the copy engine for queries, keys and values. With dropout eight do, and draw its
-numbers beside that (`hopper_dropout`), a tile of keys ahead of those that use them.
+One warp asks the copy engine for queries, keys and values. With dropout eight warps stand there:
+one asks, all draw (`hopper_dropout`), as many tiles of keys ahead as there are stages.
 """
 
 from __future__ import annotations

@@ -66,10 +66,10 @@ class FusedEncoderLayer(nn.TransformerEncoderLayer):
     numbers of a norm, is not kept, but made again from what the norm read: one more launch, or none
     where that is a prologue anyway, pre-LN without dropout. `attn_dropout_checkpoint`: attention's
     output, B·S·E numbers, is not kept, but made again from queries, keys and values: one more
-    launch of attention. Its weights, B·H·S² numbers, are kept in no case. Of what dropout does to
-    them a Hopper card keeps a bit each, up to 64 MiB a layer, and with the flag not. What is kept
-    falls by so much a layer. Inside torch.compile they do nothing: there the compiler decides what
-    is kept.
+    launch of attention. Its weights, B·H·S² numbers, are kept in no case. What dropout does to them
+    a Hopper card keeps in bits (16 bits a number, heads of 64, no mask but a causal one), up to
+    64 MiB a layer, and with the flag not, which costs a launch too. What is kept falls by so much.
+    Inside torch.compile they do nothing: there the compiler decides what is kept.
 
     `stochastic_mode` is an experiment in training with dropout: each norm goes back in one launch
     instead of two where there are many rows (`stochastic.adds`), two launches fewer a step. The

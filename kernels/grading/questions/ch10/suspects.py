@@ -103,9 +103,11 @@ def _made(wanted: str, rng: random.Random, number: int) -> Tile:
         alone = {"shared_bytes": large, "stages": 3} if number % 2 else {}
         return tile._replace(programs=uneven, **alone)
     # Nothing: one program an SM with stages under way, or several with one stage; and just as many
-    # programs as SMs.
+    # programs as SMs, or three quarters of two turns.
     if number > 3:
         tile = tile._replace(programs=sms)
+    elif number == 2:
+        tile = tile._replace(programs=3 * sms // 2)
     if number % 2:
         return tile._replace(shared_bytes=large)
     return tile._replace(stages=1, registers=min(few, many))
@@ -142,6 +144,10 @@ _MISTAKES: tuple[tuple[str, Callable[[Tile], str]], ...] = (
         "The last turn is never looked at: programs over the SMs, rounded up, is how many turns "
         "the busiest SM takes.",
         lambda t: "nothing" if suspect(t) == "tail" else suspect(t),
+    ),
+    (
+        "Three quarters are enough: a tail is less than that.",
+        lambda t: "tail" if suspect(t) == "nothing" and _even(t) == _EVEN else suspect(t),
     ),
     (
         "A lone program without stages is never looked at.",

@@ -86,7 +86,8 @@ _TILE: tuple[Mistake, ...] = (
 _LEAVES = (
     "s and p are written and read: 4 n² numbers beside 4 n · d. However long the sequence, 4 n² d "
     "FLOPs over these bytes stay below d / itemsize. Is the card's balance, FLOP/s over DRAM's "
-    "bytes a second, below that?"
+    "bytes a second, below that? Where it is just as large, FLOPs catch up with the 4 n², and with "
+    "the 4 n · d beside them at no length."
 )
 _ASKED = (
     Asked("length", "length", least_length),
@@ -108,7 +109,11 @@ def _calls(rng: random.Random) -> list[tuple[int, int, int, int, int]]:
             near = [round(one * rng.uniform(0.9, 1.1)) for one in (tflops, dram, l2)]
             calls.append((near[0], near[1], near[2], d, itemsize))
     # Quotients that are whole: rounding them up adds nothing.
-    return [*calls, (256, 2048, 4000, 64, 2), (128, 1000, 4000, 128, 4)]
+    return [
+        *calls,
+        *((256, 2048, 4000, 64, 2), (128, 1000, 4000, 128, 4)),
+        (64, 2000, 1203, 64, 2),  # d / itemsize is the card's balance
+    ]
 
 
 def grade_roofs(attempt: Attempt) -> None:

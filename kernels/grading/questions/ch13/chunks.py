@@ -210,10 +210,10 @@ def grade_chunks(attempt: Attempt) -> None:
         peak, times = _counted(attempt, case)
         if peak > budget:
             raise Wrong(
-                f"{attempt.name} has {peak:,} bytes alive at once beside its inputs and outputs on "
-                f"{case}; the budget is {budget:,}. All logits are {4 * tokens * words:,} bytes, "
-                f"and dweight is {4 * words * width:,}.",
-                _why_so_much(peak, tokens, words, width, budget),
+                f"{attempt.name} has {peak:,} bytes alive at once beside its inputs and more than "
+                f"its outputs have on {case}; the budget is {budget:,}. All logits are "
+                f"{4 * tokens * words:,} bytes, and dweight is {4 * words * width:,}.",
+                _why_so_much(peak, times, tokens, words, width, budget),
             )
         chunk = budget // (4 * COPIES * words)
         most = 2 * -(-tokens // chunk)
@@ -227,15 +227,19 @@ def grade_chunks(attempt: Attempt) -> None:
     attempt.held.append("memory within the budget, and weight in two products a chunk")
 
 
-def _why_so_much(peak: int, tokens: int, words: int, width: int, budget: int) -> str:
-    """What a peak above the budget is made of, by its size."""
+def _why_so_much(peak: int, times: int, tokens: int, words: int, width: int, budget: int) -> str:
+    """What a peak above the budget is made of, by its size; `times` products had weight in them."""
+    logits = 4 * tokens * words
+    whole = "All logits are alive at once: take a chunk of tokens, and let go of its logits."
+    if times <= 2 and tokens > budget // (4 * COPIES * words):
+        return whole
     if peak >= 4 * words * width > budget:
         return (
             "A temporary of dweight's size is alive: dweight += dl.T @ x makes one. "
             "dweight.addmm_(dl.T, x) adds a product where dweight lies."
         )
-    if peak >= 4 * tokens * words:
-        return "All logits are alive at once: take a chunk of tokens, and let go of its logits."
+    if peak >= logits:
+        return whole
     return (
         "Count the tensors of a chunk's logits that are alive at once: the logits, their softmax, "
         "what an operation makes of it. One written in place, as with div_, makes none."
