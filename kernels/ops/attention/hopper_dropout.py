@@ -1,9 +1,9 @@
 """Dropout in the attention written for Hopper: warps that draw, and warps that look at bits.
 
-The numbers are those of `kernels/philox.py`, eight neighbouring keys a call. Drawn by the warps
-that compute weights they would be waited for: nothing else runs there meanwhile. So the warps that
-ask for tiles draw them too, ahead of the others, and hand on a bit a weight, as
-`dropped_bits_kernels` lays them, in shared memory and, for a backward, in memory:
+The numbers are those of `kernels/philox.py`, eight neighbouring keys a call. The warps that ask for
+tiles draw them too, ahead of the others, and hand on a bit a weight, in shared memory and, for a
+backward, in memory. It hides nothing: a launch that writes bits before this one, and one that only
+reads them, take as long together (H200). But it is one launch, and the bits are there.
 
     bits (heads, words, padded rows) int32: word w of row i is for the keys 32 w to 32 w + 31
 
