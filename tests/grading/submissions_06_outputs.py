@@ -88,6 +88,8 @@ def softmax_kernel(x_ptr, y_ptr, n_cols, BLOCK: tl.constexpr, FAULT: tl.constexp
     m = -float("inf") if FAULT == "inf" or FAULT == "guarded" else -3.0e38
     if FAULT == "from 0":
         m = 0.0
+    if FAULT == "from -10000":
+        m = -10000.0
     s = 0.0
     for start in range(0, n_cols, BLOCK):
         cols = start + tl.arange(0, BLOCK)

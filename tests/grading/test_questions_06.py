@@ -207,6 +207,7 @@ def test_a_rounded_residual_is_told_where_y_is_wrong_first(fault, seed):
         (o.softmax_with("tiles", 1024), "(1, 4096)", "the tile's own maximum"),
         (o.softmax_with("no maximum"), "large", "exp is inf beyond 88"),
         (o.softmax_with("from 0"), "values far below 0", "m starts at the lowest number, not"),
+        (o.softmax_with("from -10000"), "values far below 0", "m starts at the lowest number"),
         (o.softmax_with("undivided"), "should be", "not divided by their sum"),
         (o.softmax_with("inf", 256), "-inf in its first half", "start from the lowest finite"),
         (o.softmax_with("inf", 4096, 32), "all but its last 100 columns", "start from the lowest"),

@@ -131,7 +131,7 @@ def grade_silu(attempt: Attempt) -> None:
     """Grade `silu_mul(a, b)`: both (n,) in fp32, a · sigmoid(a) · b."""
     rng = random.Random(attempt.seed)
     cases = [_silu_case(rng, n) for n in _sizes(rng)]
-    cases.append(_silu_case(rng, 300, spread=60.0))
+    cases += [_silu_case(rng, 300, spread=60.0), _silu_case(rng, 200, spread=12.0)]
     runs = right_in_cuda(attempt, cases, _explain_silu, _GUARD)
     _elementwise(attempt, runs, ("a", "b"))
 

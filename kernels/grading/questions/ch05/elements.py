@@ -36,8 +36,9 @@ _ROUNDED = (
 )
 
 
-def _gate_case(rng: random.Random, rows: int, cols: int) -> Case:
+def _gate_case(rng: random.Random, rows: int, cols: int, size: float = 1.0) -> Case:
     x, residual = (drawn(rng, (rows, cols), torch.float16) for _ in range(2))
+    x = (size * x).to(torch.float16)
     bias = drawn(rng, (cols,), torch.float16)
     v = x.double() + bias.double()
     reference = residual.double() + v * torch.sigmoid(v)
@@ -91,6 +92,7 @@ def grade_gate(attempt: Attempt) -> None:
     shapes = [(32, 64), (3, 17), (5, 300), (1, 1), (70, 1), (2, 1030), (130, 64)]
     shapes.append((rng.randrange(2, 40), rng.randrange(65, 300)))
     cases = [_gate_case(rng, *shape) for shape in shapes]
+    cases.append(_gate_case(rng, 3, 40, size=60.0))  # whose exponentials are infinite in fp32
     runs = right_in_cuda(attempt, cases, _explain_gate, GUARD)
     in_cuda(attempt, runs, launches=1)
     for name in ("x", "residual"):

@@ -93,7 +93,8 @@ register(
         "The next tile has a larger element: what happens to s?",
         more_hints=(
             "s takes the factor exp(old m - new m) before anything is added to it.",
-            "-inf - (-inf) is nan. A first m that is finite and low never makes that difference.",
+            "-inf - (-inf) is nan. A first m of -3e38, about the lowest that fp32 has, never makes "
+            "that difference.",
         ),
         grade=grade_wide_softmax,
     )

@@ -259,6 +259,8 @@ def grade_wide_softmax(attempt: Attempt) -> None:
         cases.append(_softmax_case(rng, 1, cols, "fp32", "values that are large", shift=500.0))
         cases.append(_softmax_case(rng, 1, cols, "fp32", _BELOW, shift=-500.0))
         cases.append(_softmax_case(rng, 1, cols, "fp32", _HALF))
+    # Below any bound that somebody may have guessed.
+    cases.append(_softmax_case(rng, 1, 300, "fp32", _BELOW, shift=-1.0e6))
     # Whatever the block, its first tile is -inf alone: one of 65536 lanes holds the whole row.
     cases.append(_softmax_case(rng, 1, 40000, "fp32", _END))
     runs = right_or_told(attempt, cases, _explain_softmax, OUTSIDE)

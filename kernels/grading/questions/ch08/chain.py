@@ -156,6 +156,10 @@ def _models(case: Case) -> Iterator[tuple[str, Tensor]]:
         gelu(residual + torch.where(mask, h * scale(p), 0.0)),
     )
     yield "That is SiLU: GELU's sigmoid takes 2u.", made(h * torch.sigmoid(h))
+    yield (
+        "That is GELU with the error function: this one is its tanh form.",
+        made(0.5 * h * (1 + torch.erf(h * 0.5**0.5))),
+    )
     yield "The sign in the sigmoid is wrong: GELU is h · sigmoid(2u), u as h.", made(h - gelu(h))
     yield "x is added in residual's place.", made(gelu(h)) - residual + x
     for what, wrong in _wrong_h(case):

@@ -19,10 +19,14 @@ _CLOSE = Tolerance(1e-5, 1e-4)
 _SHAPES = ((5, 16, 24), (12, 40, 7), (3, 8, 8))
 
 
+_EARLIER = 0.25  # an entry that is in the log before a call
+
+
 def _given(rng: random.Random, shape: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
     rows, inner, cols = shape
     shift = rng.uniform(-0.5, 0.5)
     x = drawn(rng, (rows, inner), torch.float32, mean=shift)
+    x[0] = 0.0  # so that sums are 0 as well as below it
     return x, drawn(rng, (inner, cols), torch.float32, mean=0.1)
 
 
@@ -34,6 +38,12 @@ def right(x: Tensor, weight: Tensor) -> tuple[Tensor, float]:
 
 def _entry(attempt: Attempt, log: list[Any], where: str) -> float:
     """Return the number that the call has logged; `Wrong` if there is none, or more than one."""
+    if log[:1] != [_EARLIER]:
+        raise Wrong(
+            f"{attempt.name} on {where} changed what was in log before; a call appends one entry.",
+            "The log is the caller's, and has the entries of earlier calls.",
+        )
+    log = log[1:]
     if len(log) != 1:
         had = "nothing" if not log else f"{len(log)} entries"
         raise Wrong(
@@ -100,7 +110,7 @@ def grade_logs(attempt: Attempt) -> None:
     rng = random.Random(attempt.seed)
     cases = [_given(rng, shape) for shape in _SHAPES]
     for case in cases:
-        log: list[Any] = []
+        log: list[Any] = [_EARLIER]
         given = tuple(t.clone() for t in case)
         output = call(attempt, *given, log)
         for name, before, after in zip(("x", "weight"), case, given, strict=True):
@@ -115,6 +125,6 @@ def grade_logs(attempt: Attempt) -> None:
     one_graph(attempt, (*cases[0], []))
     captured = Captured(attempt)
     for case in (cases[0], _given(rng, _SHAPES[0])):
-        log = []
+        log = [_EARLIER]
         _judge(attempt, captured(*(t.clone() for t in case), log), log, case)
     attempt.held.append("compiled, each call logs its own share")

@@ -35,14 +35,16 @@ def norm_inputs(
 ) -> dict[str, Tensor]:
     """Return x, dy (rows, cols), weight (cols,) in one dtype, and the statistics (rows,) in fp32.
 
-    A LayerNorm (`centred`) has mean and inv_std, an RMSNorm inv_rms. dy has a mean and a part along
+    A LayerNorm (`centred`) has mean and inv_std, an RMSNorm inv_rms. Their eps isn't always the
+    usual one: statistics that are made again from x are others. dy has a mean and a part along
     x_hat, so that each term of dx counts in a wide row too.
     """
     dtype = DTYPES[name]
     x = (0.5 + 1.5 * drawn(rng, (rows, cols), torch.float32)).to(dtype)
     wide = x.double()
     mean = wide.mean(-1) if centred else torch.zeros(rows, dtype=torch.float64)
-    inverse = torch.rsqrt(((wide - mean[:, None]) ** 2).mean(-1) + EPS)
+    eps = EPS if rows % 2 else 0.3
+    inverse = torch.rsqrt(((wide - mean[:, None]) ** 2).mean(-1) + eps)
     along = (wide - mean[:, None]) * inverse[:, None]
     dy = 0.7 + 0.6 * along + drawn(rng, (rows, cols), torch.float32)
     weight = 1.0 + 0.5 * drawn(rng, (cols,), torch.float32)
