@@ -38,10 +38,11 @@ def test_an_edit(name):
     assert not check(question, edited(question, edit), seed=1).passed
 
 
-def test_a_log_that_loses_what_was_in_it():
+@pytest.mark.parametrize("share", [lambda h: (h == 0).float().mean(), lambda h: h == 0])
+def test_a_log_that_loses_what_was_in_it(share):
     def activated(x, weight, log):
         h = torch.relu(x @ weight)
-        log[:] = [(h == 0).float().mean()]
+        log[:] = [share(h)]
         return h * 2
 
     fails(check("09.6", activated, seed=1), message="what was in log before", means="earlier")

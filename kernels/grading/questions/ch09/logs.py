@@ -38,7 +38,8 @@ def right(x: Tensor, weight: Tensor) -> tuple[Tensor, float]:
 
 def _entry(attempt: Attempt, log: list[Any], where: str) -> float:
     """Return the number that the call has logged; `Wrong` if there is none, or more than one."""
-    if log[:1] != [_EARLIER]:
+    # By type first: a tensor of many elements has no truth of its own.
+    if not log or type(log[0]) is not float or log[0] != _EARLIER:
         raise Wrong(
             f"{attempt.name} on {where} changed what was in log before; a call appends one entry.",
             "The log is the caller's, and has the entries of earlier calls.",
