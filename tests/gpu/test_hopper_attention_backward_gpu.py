@@ -127,7 +127,7 @@ def test_dropout_against_float64(b, h, hk, sq, sk, causal, p, monkeypatch):
             bound = max(2 * (another - right).norm(), unit * right.norm())
             assert (one - right).norm() <= bound + 1e-3
         assert torch.equal(out, forward(*given)[0])
-        monkeypatch.setattr(dropped_bits, "MOST_BITS", 1)  # a key head at a time
+        monkeypatch.setattr(dropped_bits, "MOST_MADE", 1)  # a key head at a time
         for one, again in zip(found[1:], backward(*told)[:3], strict=True):
             assert torch.equal(one, again)
         monkeypatch.undo()
@@ -142,7 +142,11 @@ def test_dropout_against_float64(b, h, hk, sq, sk, causal, p, monkeypatch):
 @pytest.mark.parametrize("p", [2**-16, 0.1, 0.75])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(
-    ("b", "h", "hk", "sq", "sk"), [(2, 3, 3, 333, 500), (1, 4, 2, 512, 512), (2, 2, 1, 77, 200)]
+    ("b", "h", "hk", "sq", "sk"),
+    [
+        *((2, 3, 3, 333, 500), (1, 4, 2, 512, 512), (2, 2, 1, 77, 200)),
+        *((4, 16, 8, 700, 333), (16, 16, 16, 256, 40)),  # several tiles of queries a program
+    ],
 )
 def test_a_forward_leaves_the_bits_that_a_backward_makes(b, h, hk, sq, sk, causal, p):
     g = torch.Generator("cuda").manual_seed(sq + sk)
@@ -154,13 +158,12 @@ def test_a_forward_leaves_the_bits_that_a_backward_makes(b, h, hk, sq, sk, causa
         *(q, k, v), causal=causal, scale=0.125, dropout_p=p, want_lse=True, by_hand=True,
         seed_offset=torch.tensor([2**40 + 17, 3], dtype=torch.int64, device="cuda"),
     )  # fmt: skip
-    left = dropped_bits.left_by_forward(given, (9, 0))
-    bits = torch.full(left, -1, dtype=torch.int32, device="cuda")
+    bits = dropped_bits.left_by_forward(given).fill_(-1)
     out, lse = forward(*given, bits=bits)
     assert all(map(torch.equal, (out, lse), forward(*given)))
     key = torch.arange(32, dtype=torch.int32, device="cuda")
     told = bits[..., None] >> key % 2 * 16 + key % 8 // 2 * 4 + key // 8 & 1
-    told = told.permute(0, 2, 1, 3).reshape(b, h, left[2], -1)[:, :, :sq, :sk].bool()
+    told = told.permute(0, 2, 1, 3).reshape(b, h, bits.shape[2], -1)[:, :, :sq, :sk].bool()
     stays = kept_elements((b, h, sq, -(-sk // 8) * 8), p, given.seed_offset)[..., :sk]
     rows, keys = (torch.arange(n, device="cuda") for n in (sq, sk))
     seen = keys <= rows[:, None] + sk - sq if causal else torch.ones_like(stays[0, 0])

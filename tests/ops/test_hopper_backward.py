@@ -65,6 +65,12 @@ def test_what_comes_behind_the_second_kernel_comes_behind_the_first_too(taken, c
     assert not any(one in behind for one in ("st.global", "cp.async", "bra", "wgmma"))
 
 
+def room(given):
+    """For the bits that a forward leaves, where it is only recorded."""
+    with recording():
+        return dropped_bits.left_by_forward(given)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_with_dropout_it_compiles_without_spills_and_its_products_overlap(taken, causal):
     q, k = (torch.empty(2, 4, n, 64, dtype=DTYPES["bf16"]) for n in (500, 300))
@@ -77,9 +83,9 @@ def test_with_dropout_it_compiles_without_spills_and_its_products_overlap(taken,
         compiled = launch.specialize(90).compile()
         assert compiled.stack_bytes == 0
         assert not compiled.serialized
-    left = dropped_bits.left_by_forward(given, (9, 0))
-    assert left == (8, 12, 512)
-    for bits in (None, torch.empty(left, dtype=torch.int32)):
+    left = room(given)
+    assert left.shape == (8, 12, 512)
+    for bits in (None, left):
         with recording() as launches:
             forward(*given._replace(want_lse=True), bits=bits)
         (launch,) = launches
@@ -131,7 +137,7 @@ def test_bits_say_what_the_mask_drops(heads, first, n_queries, n_keys, causal, p
 @pytest.mark.parametrize("most", [1, 100, 1000, 10_000])
 @pytest.mark.parametrize(("batches", "heads"), [(1, 1), (8, 12), (3, 5)])
 def test_sections_hold_every_head_once(monkeypatch, batches, heads, most):
-    monkeypatch.setattr(dropped_bits, "MOST_BITS", most)
+    monkeypatch.setattr(dropped_bits, "MOST_MADE", most)
     of_batch, some = dropped_bits.sections(batches, heads, 100)
     assert of_batch == 1 or some == heads
     assert of_batch * some * 100 <= max(most, 100)
@@ -153,25 +159,30 @@ def test_eight_bits_are_some_seventy_instructions():
 def test_a_forward_leaves_bits_where_both_ways_are_by_hand_and_they_fit(monkeypatch):
     q, k = (torch.empty(3, heads, 300, 64, dtype=DTYPES["bf16"]) for heads in (4, 2))
     given = Given(q, k, k, dropout_p=0.1, seed_offset=torch.zeros(2).long(), by_hand=True)
-    assert dropped_bits.left_by_forward(given, (9, 0)) == (12, 12, 384)
+    bits = room(given)
+    assert (bits.shape, bits.dtype) == ((12, 12, 384), torch.int32)
     wide = torch.empty(3, 4, 300, 128, dtype=DTYPES["bf16"])
     others = {
-        "another card": (given, (8, 0)),
-        "nothing to drop": (given._replace(dropout_p=0.0), (9, 0)),
-        "all to drop": (given._replace(dropout_p=1.0), (9, 0)),
-        "wider heads": (given._replace(q=wide, k=wide, v=wide), (9, 0)),
-        "a window": (given._replace(window=5), (9, 0)),
+        "not by hand": given._replace(by_hand=False),
+        "nothing to drop": given._replace(dropout_p=0.0),
+        "all to drop": given._replace(dropout_p=1.0),
+        "wider heads": given._replace(q=wide, k=wide, v=wide),
+        "a window": given._replace(window=5),
     }
     for name, told in others.items():
-        assert dropped_bits.left_by_forward(*told) is None, name
-    monkeypatch.setattr(dropped_bits, "MOST_BITS", 4 * 12 * 12 * 384 - 1)
-    assert dropped_bits.left_by_forward(given, (9, 0)) is None
+        assert room(told) is None, name
+        with pytest.raises(ValueError, match="only attention written for Hopper fills them"):
+            forward(*told._replace(want_lse=True, by_hand=False), bits=bits)
+    with assume_capability(80):
+        assert room(given) is None
+    monkeypatch.setattr(dropped_bits, "MOST_KEPT", 4 * 12 * 12 * 384 - 1)
+    assert room(given) is None
 
 
 def test_with_bits_of_the_forward_a_backward_makes_none():
     q = torch.empty(2, 4, 300, 64, dtype=DTYPES["bf16"])
     given = Given(q, q, q, dropout_p=0.1, seed_offset=torch.zeros(2).long(), by_hand=True)
-    bits = torch.empty(dropped_bits.left_by_forward(given, (9, 0)), dtype=torch.int32)
+    bits = room(given)
     with recording() as launches:
         backward(given, q, torch.empty(2, 4, 300), q, None, False, bits=bits)
     _, dkdv, dq = launches
@@ -183,7 +194,7 @@ def test_with_bits_of_the_forward_a_backward_makes_none():
 @pytest.mark.parametrize("most", [1, 64 << 20])
 def test_a_call_with_dropout_can_be_made_again_from_its_record(monkeypatch, most):
     """Its parts are views of its arguments and of what it allocates: a tape knows each."""
-    monkeypatch.setattr(dropped_bits, "MOST_BITS", most)
+    monkeypatch.setattr(dropped_bits, "MOST_MADE", most)
     q, k = (torch.empty(3, heads, 300, 64, dtype=DTYPES["bf16"]) for heads in (4, 2))
     given = Given(q, k, k, causal=True, dropout_p=0.1, seed_offset=torch.zeros(2).long())
 

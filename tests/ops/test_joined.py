@@ -125,6 +125,22 @@ def test_on_hopper_attention_leaves_what_it_dropped(p, keeps):
         assert forward.arguments["bits_ptr"].data_ptr() == bits.data_ptr()
 
 
+@pytest.mark.parametrize("p", [0.0, 0.3])
+def test_every_way_to_rows_of_heads_gives_the_same(p):
+    """Transforms go by PyTorch's operators, a compiler by what shapes come out."""
+    several, seed = random(2, 2, 5, 3 * 2 * 8, dtype=torch.float32), SEED if p else None
+    told = seed, 2, True, p, 0.3, True
+    batched = torch.func.vmap(lambda qkv: joined.rows_forward(qkv, *told)[:2])(several)
+    for n, qkv in enumerate(several):
+        for one, of_all in zip(joined.rows_forward(qkv, *told)[:2], batched, strict=True):
+            torch.testing.assert_close(of_all[n], one, atol=1e-5, rtol=1e-5)
+        torch.library.opcheck(
+            joined.rows_forward.operator,
+            (qkv, *told),
+            test_utils=("test_schema", "test_faketensor"),
+        )
+
+
 @pytest.fixture
 def off_a_gpu(monkeypatch):
     """Steps join on a CPU too."""

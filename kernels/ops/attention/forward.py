@@ -65,7 +65,8 @@ def forward(
 
     Arguments as of `attention`, unchecked; `top_left` aligns a causal mask at the first query and
     key. `by_hand` takes the kernel written for Hopper where it can. The tiling is the card's if
-    None. `bits`, where `dropped_bits.left_by_forward` says so, gets what is dropped.
+    None. `bits`, which `dropped_bits.left_by_forward` gives, gets what is dropped; ValueError where
+    the kernel that runs leaves none.
     """
     q, k, v = side_by_side(q), side_by_side(k), side_by_side(v)
     out = output_like(q)
@@ -99,6 +100,8 @@ def forward(
             bits=bits,
         )
         return out, lse
+    if bits is not None:
+        raise ValueError("bits are given; only attention written for Hopper fills them")
     copied = not more and not ragged and by_descriptors(q, k, v)
     if tiling is None:
         kind = {"more": more, "tight": ragged or window is not None, "copied": copied}

@@ -15,11 +15,11 @@ from triton.experimental.gluon import language as ttgl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from kernels.launch import lasting, multiprocessors
+from kernels.ops.attention import dropped_bits
 from kernels.ops.attention.backward_configurations import (
     HOPPER_BACKWARD,
     HOPPER_ROWS,
 )
-from kernels.ops.attention.dropped_bits import sections, shape
 from kernels.ops.attention.dropped_bits_kernels import attention_dropped_bits
 from kernels.ops.attention.hopper_backward_kernels import attention_rows, hopper_dkdv
 from kernels.ops.attention.hopper_dq_kernels import hopper_dq
@@ -116,10 +116,11 @@ def launch(
     last dimension side by side; lse and d_lse (B, H, Sq) are fp32 and contiguous. A causal mask is
     aligned at the last query and the last key; a row that sees no key gets zeros. Dropout, of less
     than all, is that of `attention`: `bits` are what its forward left, and if None they are made,
-    for as many heads at a time as `MOST_BITS` bytes hold.
+    for as many heads at a time as `MOST_MADE` bytes hold.
     """
     (b, h, n_queries, d), (_, hk, n_keys, _) = q.shape, k.shape
-    padded = -(-n_queries // HOPPER_ROWS) * HOPPER_ROWS
+    queries_a_key = h // hk
+    _, n_words, padded = dropped_bits.shape(b * h, n_queries, n_keys)
     row_lse = torch.empty((b * h, padded), dtype=torch.float32, device=q.device)
     row_delta = torch.empty((b * h, padded), dtype=torch.float32, device=q.device)
     half = HOPPER_ROWS // 2
@@ -137,17 +138,16 @@ def launch(
             found, rows = (dq, dk, dv), (row_lse, row_delta)
             _products((q, k, v, d_out), rows, bits, found, kept_scale, scale=scale, causal=causal)
             return
-        of_one, n_words, _ = shape(h // hk, n_queries, n_keys)
-        of_batch, heads = sections(b, hk, of_one * padded * n_words * 4)
+        of_batch, heads = dropped_bits.sections(b, hk, queries_a_key * padded * n_words * 4)
         bits = torch.empty(
-            (min(b * h, of_batch * heads * h // hk), n_words, padded),
+            (min(b * h, of_batch * heads * queries_a_key), n_words, padded),
             dtype=torch.int32, device=q.device,
         )  # fmt: skip
         for first, first_key in (
             (batch, head) for batch in range(0, b, of_batch) for head in range(0, hk, heads)
         ):
             some, of_keys = slice(first, first + of_batch), slice(first_key, first_key + heads)
-            of_queries = slice(first_key * h // hk, (first_key + heads) * h // hk)
+            of_queries = slice(first_key * queries_a_key, (first_key + heads) * queries_a_key)
             own_lse = row_lse.view(b, h, padded)[some, of_queries].reshape(-1, padded)
             own_delta = row_delta.view(b, h, padded)[some, of_queries].reshape(-1, padded)
             own = own_lse.shape[0]

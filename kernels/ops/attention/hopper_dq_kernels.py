@@ -14,6 +14,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from kernels.ops.attention.hopper_backward_kernels import BOTH, ROWS
 from kernels.ops.attention.hopper_dropout import kept_factors
+from kernels.ops.attention.hopper_producer import ask_for_stage
 from kernels.ops.shared.gluon import meet
 from kernels.ops.shared.gluon_grids import wait_for_the_last
 
@@ -52,15 +53,10 @@ def produce_keys(
             tma.async_copy_global_to_shared(do_desc, at, full, do_tiles.index(group))
         tiles, _whole = keys_met(tile, shift, n_keys, BLOCK, CAUSAL)
         for j in range(tiles - 1, -1, -1):
-            stage = step % STAGES
-            parity = (step // STAGES & 1) ^ 1
-            at = [b, hk, j * BLOCK, 0]
-            mbarrier.wait(k_empty.index(stage), parity)
-            mbarrier.expect(k_full.index(stage), BLOCK * D * 2)
-            tma.async_copy_global_to_shared(k_desc, at, k_full.index(stage), k_stages.index(stage))
-            mbarrier.wait(v_empty.index(stage), parity)
-            mbarrier.expect(v_full.index(stage), BLOCK * D * 2)
-            tma.async_copy_global_to_shared(v_desc, at, v_full.index(stage), v_stages.index(stage))
+            ask_for_stage(
+                k_desc, v_desc, k_stages, v_stages, k_full, k_empty, v_full, v_empty, step,
+                [b, hk, j * BLOCK, 0], BLOCK, D, STAGES,
+            )  # fmt: skip
             step += 1
 
 

@@ -107,7 +107,7 @@ def draw(
         stage.slice(part * _DRAWN_WORDS, _DRAWN_WORDS).store(bits)
         if bits_ptr is not None:
             places = (head.to(ttgl.int64) * n_words + word) * padded + rows
-            ttgl.store(bits_ptr + places, bits, mask=rows < padded)
+            ttgl.store(bits_ptr + places, bits)  # whose rows are padded to whole tiles
 
 
 @gluon.jit

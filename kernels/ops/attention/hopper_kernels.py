@@ -305,7 +305,8 @@ def hopper_attention(
         fence_async_shared()
     bits, bits_full = None, None
     if seed_offset_ptr is not None:
-        ttgl.static_assert(GROUPS * GROUP_ROWS == DRAWN_ROWS)
+        ttgl.static_assert(GROUPS * GROUP_ROWS == DRAWN_ROWS and BLOCK_KEYS % 64 == 0)
+        ttgl.static_assert(not RAGGED, "bits lie by whole tiles of keys")
         bits = ttgl.allocate_shared_memory(
             ttgl.int32,
             [STAGES, BLOCK_KEYS // 32 * DRAWN_ROWS],

@@ -30,6 +30,22 @@ def ask_for_queries(
 
 
 @gluon.jit
+def ask_for_stage(
+    k_desc, v_desc, k_stages, v_stages, k_full, k_empty, v_full, v_empty, step, at,
+    BLOCK: ttgl.constexpr, D: ttgl.constexpr, STAGES: ttgl.constexpr,
+):  # fmt: skip
+    # The `step`-th tile of keys, and of values, as soon as their stage is free.
+    stage = step % STAGES
+    parity = (step // STAGES & 1) ^ 1
+    mbarrier.wait(k_empty.index(stage), parity)
+    mbarrier.expect(k_full.index(stage), BLOCK * D * 2)
+    tma.async_copy_global_to_shared(k_desc, at, k_full.index(stage), k_stages.index(stage))
+    mbarrier.wait(v_empty.index(stage), parity)
+    mbarrier.expect(v_full.index(stage), BLOCK * D * 2)
+    tma.async_copy_global_to_shared(v_desc, at, v_full.index(stage), v_stages.index(stage))
+
+
+@gluon.jit
 def produce(
     q_desc, k_desc, v_desc, q_tiles, k_stages, v_stages, q_full, q_empty, k_full, k_empty, v_full,
     v_empty, bits, bits_full, bits_ptr, seed_offset_ptr, drop_below, n_words, padded, q_lengths_ptr,
@@ -60,17 +76,13 @@ def produce(
         n_blocks = ttgl.maximum(ttgl.cdiv(seen, BLOCK_KEYS), 1)
         for j in range(n_blocks - 1, -1, -1):
             stage = step % STAGES
-            parity = (step // STAGES & 1) ^ 1
             col = j * BLOCK_KEYS
             if RAGGED:
                 col = first_key(j, n_blocks, seen, BLOCK_KEYS)
-            at = [b, hk, col, 0]
-            mbarrier.wait(k_empty.index(stage), parity)
-            mbarrier.expect(k_full.index(stage), BLOCK_KEYS * D * 2)
-            tma.async_copy_global_to_shared(k_desc, at, k_full.index(stage), k_stages.index(stage))
-            mbarrier.wait(v_empty.index(stage), parity)
-            mbarrier.expect(v_full.index(stage), BLOCK_KEYS * D * 2)
-            tma.async_copy_global_to_shared(v_desc, at, v_full.index(stage), v_stages.index(stage))
+            ask_for_stage(
+                k_desc, v_desc, k_stages, v_stages, k_full, k_empty, v_full, v_empty, step,
+                [b, hk, col, 0], BLOCK_KEYS, D, STAGES,
+            )  # fmt: skip
             if bits is not None:
                 draw(
                     bits.index(stage), bits_ptr, seed, offset, drop_below, head, first_row, col,

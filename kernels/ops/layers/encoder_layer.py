@@ -242,7 +242,7 @@ class FusedEncoderLayer(nn.TransformerEncoderLayer):
         if not (self.attn_dropout_checkpoint and may_replace()):
             return behind(*steps.attended_of(x, norm, product, n_heads, seen, dropped))
         qkv, x = steps.begun(x, norm, product)
-        again = Recipe(lambda: steps.attended(qkv, n_heads, seen, dropped, False))
+        again = Recipe(lambda: steps.attended(qkv, n_heads, seen, dropped))
         given = (qkv, seen.bias, seen.key_padding_mask, dropped.seed_offset)
         known = {memory(one) for one in given if one is not None}
         with again.instead_of(lambda kept: kept.dim() == 4 and memory(kept) not in known):

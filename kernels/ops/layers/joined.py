@@ -156,10 +156,7 @@ def _rows(
     keeps_bits: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     given = _given(qkv, seed_offset, n_heads, causal, p, scale)
-    bits = None
-    if keeps_bits and may_take_gluon(qkv):
-        left = left_by_forward(given, capability(qkv.device))
-        bits = left and torch.empty(left, dtype=torch.int32, device=qkv.device)
+    bits = left_by_forward(given) if keeps_bits else None
     return *attention_forward(*given, bits=bits), bits
 
 

@@ -30,7 +30,7 @@ from kernels.ops.chains.gated import GELU_ERF, GELU_TANH
 from kernels.ops.epilogues.linear_bias_gelu import linear_bias_gelu
 from kernels.ops.epilogues.linear_bias_residual import linear_bias_residual
 from kernels.ops.epilogues.operators import ways
-from kernels.ops.layers import joined, stochastic
+from kernels.ops.layers import joined, stochastic, summed
 from kernels.ops.layers.masks import Seen
 from kernels.ops.norms.layernorm import layer_norm
 from kernels.ops.products.configurations import BY_TORCH
@@ -120,11 +120,20 @@ def attended_of(
     return attended(qkv, n_heads, seen, dropped), x
 
 
+def _product_before(x: Tensor, product: Product, bias: Tensor) -> Tensor:
+    """The product, whose bias gets its gradient from the dropout behind it."""
+    return linear(x, product.weight, bias.detach())
+
+
 def added(x: Tensor, product: Product, residual: Tensor, dropped: Dropped) -> Tensor:
     """residual + dropout(x · Wᵀ + b): the residual in the epilogue where nothing is dropped."""
     if dropped.seed_offset is None:
         return linear_bias_residual(x, *product, residual)
-    return dropout_residual(linear(x, *product), residual, *dropped)
+    together = summed.biased(x, product.bias, dropped.seed_offset)
+    if together is None:
+        return dropout_residual(linear(x, *product), residual, *dropped)
+    bias, seed = together
+    return summed.dropped(_product_before(x, product, bias), bias, residual, dropped.p, seed)
 
 
 def added_and_normed(
@@ -134,7 +143,12 @@ def added_and_normed(
     if dropped.seed_offset is None:
         h = linear_bias_residual(x, *product, residual)
         return layer_norm(h, *norm[:3]), h
-    return _dropped_and_normed(linear(x, *product), residual, norm, dropped)
+    together = None if norm.adds else summed.biased(x, product.bias, dropped.seed_offset)
+    if together is None:
+        return _dropped_and_normed(linear(x, *product), residual, norm, dropped)
+    bias, seed = together
+    y = _product_before(x, product, bias)
+    return summed.dropped_and_normed(y, bias, residual, norm[:3], dropped.p, seed)
 
 
 def _dropped_and_normed(
@@ -150,7 +164,12 @@ def activated(x: Tensor, product: Product, activation: str, dropped: Dropped) ->
     """dropout(act(x · Wᵀ + b)): GELU in the epilogue where nothing is dropped."""
     if dropped.seed_offset is None and activation in _FORMS and ways(x) != BY_TORCH:
         return linear_bias_gelu(x, *product, _FORMS[activation])
-    return activation_dropout(linear(x, *product), activation, *dropped)
+    together = summed.biased(x, product.bias, dropped.seed_offset)
+    if together is None:
+        return activation_dropout(linear(x, *product), activation, *dropped)
+    bias, seed = together
+    y = _product_before(x, product, bias)
+    return summed.dropped(y, bias, None, dropped.p, seed, activation)
 
 
 def normed_and_activated(x: Tensor, norm: Norm, product: Product, activation: str) -> Tensor:

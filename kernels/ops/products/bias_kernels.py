@@ -16,13 +16,15 @@ def column_sums(
     each,
     BLOCK_ROWS: tl.constexpr,
     BLOCK_COLS: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     # A program sums BLOCK_COLS columns of `each` rows, first to last, and leaves a row of sums.
+    # With STAGES above 1 the next tiles are under way to shared memory while one is added.
     part = tl.program_id(1)
     cols = tl.program_id(0) * BLOCK_COLS + tl.arange(0, BLOCK_COLS)
     stop = tl.minimum(part * each + each, n_rows)
     total = tl.zeros([BLOCK_ROWS, BLOCK_COLS], tl.float32)
-    for start in range(part * each, stop, BLOCK_ROWS):
+    for start in tl.range(part * each, stop, BLOCK_ROWS, num_stages=STAGES):
         rows = (start + tl.arange(0, BLOCK_ROWS))[:, None]
         mask = (rows < stop) & (cols < n_cols)[None, :]
         at = rows.to(tl.int64) * row_stride + cols[None, :]

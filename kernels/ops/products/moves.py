@@ -15,7 +15,7 @@ import torch
 from kernels.hardware import VECTOR_BYTES
 from kernels.launch import capability, for_card, multiprocessors
 from kernels.ops.products.backward import ADDED
-from kernels.ops.products.bias import TALL, WIDE, parts_of, programs_across
+from kernels.ops.products.bias import TALL, WIDE, Tile, parts_of, programs_across
 from kernels.ops.products.configurations import (
     SIMPLE,
     SINGLE,
@@ -208,7 +208,7 @@ def grad_bias_moves(dy: torch.Tensor) -> Moves | None:
     n_cols, size = dy.shape[-1], dy.element_size()
     parts, _ = parts_of(dy.numel() // n_cols, n_cols, multiprocessors(_CPU))
 
-    def step(tile: tuple[int, int], n_parts: int, read: Moved, written: Moved) -> MovedStep:
+    def step(tile: Tile, n_parts: int, read: Moved, written: Moved) -> MovedStep:
         grid = programs_across(n_cols, tile), n_parts, 1
         return MovedStep("column_sums", grid, (read, written))
 
