@@ -59,8 +59,8 @@ def test_through_a_norm_in_one_launch(shape, added, dtype):
     told = dy, dh if added else None, h, weight, bias, mean, inv_std
     found = dropped_sums.norm_backward(*told, seed_offset(), 0.1)
     through, _, _ = norm_backward(*told, wants_weight=True, wants_bias=True)
-    unit = torch.finfo(dtype).eps
-    assert ((found[0] - through).abs() <= unit * (1 + 2 * through.abs())).all()
+    # Sums along a row are added in another order.
+    assert ((found[0] - through).abs() <= torch.finfo(dtype).eps * through.abs() + 2.0**-18).all()
     x_hat = (h.double() - mean.double()[:, None]) * inv_std.double()[:, None]
     near(found[2], dy.double() * x_hat)
     near(found[3], dy.double())
