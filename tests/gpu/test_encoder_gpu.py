@@ -212,8 +212,9 @@ def test_stochastic_mode_is_as_near_and_launches_two_less(norm_first):
     names = ("y", "x", *dict(layer.named_parameters()))
     for name, fixed, one, other in zip(names, found[0], *found[4:], strict=True):
         assert off(one, fixed.double()) <= 2.0**-7, name
-        if not name.startswith("norm"):
-            assert torch.equal(one, other), name  # only sums by atomics may differ
+        # Only sums by atomics may differ: a norm's launch has those of the bias before it too.
+        if not name.startswith("norm") and name not in ("self_attn.out_proj.bias", "linear2.bias"):
+            assert torch.equal(one, other), name
 
 
 @pytest.mark.proves("kernels.ops.layers.encoder_layer", "kernels.ops.layers.steps")

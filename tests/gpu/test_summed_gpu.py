@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from kernels.ops.chains import dropped, dropped_sums
+from kernels.ops.layers import stochastic
 from kernels.ops.norms.backward import backward as norm_backward
 
 pytestmark = [
@@ -66,9 +67,20 @@ def test_through_a_norm_in_one_launch(shape, added, dtype):
     near(found[3], dy.double())
     # What is dropped is what was stored.
     assert torch.equal(found[1], dropped.backward(found[0], None, seed_offset(), 0.1, ""))
-    near(found[4], dropped.backward(found[0].float(), None, seed_offset(), 0.1, "").double())
+    passed_on = dropped.backward(found[0].float(), None, seed_offset(), 0.1, "").double()
+    near(found[4], passed_on)
     again = dropped_sums.norm_backward(*told, seed_offset(), 0.1)
     assert all(map(torch.equal, found, again))
+    known = stochastic.sums_for(shape[1], "cuda")
+    for _ in range(3):  # by atomics, in whatever order
+        by_atomics = dropped_sums.norm_backward(*told, seed_offset(), 0.1, known)
+        assert all(map(torch.equal, found[:2], by_atomics[:2]))
+        near(by_atomics[2], dy.double() * x_hat)
+        near(by_atomics[3], dy.double())
+        near(
+            by_atomics[4], dropped.backward(found[0].float(), None, seed_offset(), 0.1, "").double()
+        )
+        assert not known.any()
 
 
 @pytest.mark.proves("kernels.ops.chains.dropped_sums", "kernels.ops.chains.dropped_sums_kernels")

@@ -7,7 +7,7 @@ from kernels.lab.counting.aot import TARGETS
 from kernels.launch import assume_capability, interpreting, recording
 from kernels.ops.chains import dropped, dropped_sums
 from kernels.ops.chains.activation_dropout import reference
-from kernels.ops.layers import joined, steps, summed
+from kernels.ops.layers import joined, steps, stochastic, summed
 from kernels.ops.layers.steps import Dropped, Norm, Product
 from kernels.ops.norms.backward import backward as norm_backward
 from kernels.ops.shared.operators import _ordinary, needs_gradient
@@ -70,6 +70,15 @@ def test_through_a_norm_it_is_what_launches_of_their_own_give(rows, n_cols, adde
         near(one, other.double(), terms=4 * rows)
     dx = found[0].double() * scale(P) * kept_elements((rows, n_cols), P, SEED)
     near(found[4], dx.sum(0), terms=rows)
+    known = stochastic.sums_for(n_cols)
+    for _ in range(2):
+        with interpreting() as launches:
+            by_atomics = dropped_sums.norm_backward(*given, SEED, P, known)
+        assert [launch.name for launch in launches] == ["dropped_norm_backward_sums"]
+        assert all(map(torch.equal, found[:2], by_atomics[:2]))
+        for one, other in zip(by_atomics[2:], found[2:], strict=True):
+            near(one, other.double(), terms=4 * rows)
+        assert not known.any()
 
 
 @pytest.mark.parametrize("shape", [(0, 16), (3, 0, 16)], ids=str)
@@ -89,7 +98,7 @@ def test_every_way_to_an_operator_gives_the_same(operator):
     if operator == "element":
         call, rest = summed.back_with_sums, (random(5, 24, seed=1), SEED, P, "gelu_tanh")
     else:
-        call, rest = summed.normed_back_with_sums, (*of_norm(5, 24, FP32)[1:], SEED, P)
+        call, rest = summed.normed_back_with_sums, (*of_norm(5, 24, FP32)[1:], SEED, P, None)
     several = random(2, 5, 24, seed=7)
     batched = torch.func.vmap(lambda dy: call(dy, *rest))(several)
     for n, dy in enumerate(several):
@@ -209,7 +218,8 @@ def test_it_compiles_for_every_card_without_a_spill(card, dtype):
             dy = torch.empty(4096, n_cols, dtype=dtype)
             dropped_sums.backward(dy, dy if activation else None, SEED, 0.1, activation)
         for n_cols in (768, 1024, dropped_sums.WIDEST):
-            dropped_sums.norm_backward(*of_norm(4096, n_cols, dtype), SEED, 0.1)
+            for known in (None, stochastic.sums_for(n_cols)):
+                dropped_sums.norm_backward(*of_norm(4096, n_cols, dtype), SEED, 0.1, known)
     assert {launch.name for launch in launches} == {
         *("dropped_backward_sums", "dropped_norm_backward_sums", "add_parts")
     }

@@ -123,11 +123,13 @@ def norm_backward(
     inv_std: Tensor,
     seed_offset: Tensor,
     p: float,
+    known: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Back through LayerNorm and the dropout before it: (dh, dx, dweight, dbias, sums of dx).
 
     dy, dh, h (..., N), weight, bias (N,), N as `takes_norm` says; mean and inv_std fp32, one a row.
-    dh and dx are contiguous, sums of fp32 and rounded once. Two launches; nothing is checked here.
+    dh and dx are contiguous, sums of fp32 and rounded once. Two launches; one, and by atomics, with
+    `known`, int32 zeros (3·N + 1,), which are zeros again behind it. Nothing is checked here.
     """
     n_cols = h.shape[-1]
     through, dx = (torch.empty(h.shape, dtype=h.dtype, device=h.device) for _ in range(2))
@@ -143,21 +145,25 @@ def norm_backward(
     elements = tile.elements * 2 // h.element_size()  # more of fp32 spill
     block_rows = max(1, min(elements // block, spread))
     programs, each = shared_out(n_rows, tile.programs_per_sm * sms, block_rows)
-    parts = torch.empty((programs, 3, n_cols), dtype=torch.float32, device=h.device)
+    parts = None
+    if known is None:
+        parts = torch.empty((programs, 3, n_cols), dtype=torch.float32, device=h.device)
+    found = (None, None, None) if known is None else (dweight, dbias, sums)
     drawn = dropping(p, n_cols)
     with device_guard(h):
         dropped_norm_backward_sums[(programs,)](
             dy.contiguous(),
             None if dh is None else dh.contiguous(),
             *(h.contiguous(), weight.contiguous(), mean, inv_std, seed_offset.contiguous()),
-            *(through, dx, parts, n_rows, each, n_cols // 8),
+            *(through, dx, parts, known, *found, n_rows, each, n_cols // 8),
             *(drawn["drop_below"], drawn["scale"]),
             BLOCK_ROWS=block_rows,
             BLOCK_COLS=block,
             STAGES=tile.stages,
             num_warps=tile.num_warps,
         )
-        _add(parts, dweight, dbias, sums)
+        if parts is not None:
+            _add(parts, dweight, dbias, sums)
     return through, dx, dweight, dbias, sums
 
 

@@ -6,7 +6,8 @@
 
 The first is what `dropped.dropped_backward_tile` writes, the second what `norm_backward_rows` and
 that one behind it do. A program keeps sums of its rows in registers, in fp32, and leaves a row of
-them; `add_parts` adds these up in a fixed order, so that the same inputs give the same bits.
+them; `add_parts` adds these up in a fixed order, so that the same inputs give the same bits. The
+second can do so by atomics instead, in one launch and in no order: see `layers.stochastic_kernels`.
 """
 
 from __future__ import annotations
@@ -67,6 +68,15 @@ def dropped_backward_sums(
     tl.store(parts_ptr + part.to(tl.int64) * n_cols + cols, sums, mask=cols < n_cols)
 
 
+@triton.jit
+def taken(all_ptr, out_ptr, mask, BLOCK_COLS: tl.constexpr):
+    # Sums by atomics, rounded to where they go; zeros stay behind. They are read past this
+    # program's own cache, which may hold what they were before.
+    total = tl.load(all_ptr, mask=mask, other=0.0, volatile=True)
+    tl.store(out_ptr, total.to(out_ptr.dtype.element_ty), mask=mask)
+    tl.store(all_ptr, tl.zeros([BLOCK_COLS], tl.float32), mask=mask)
+
+
 @triton.jit(do_not_specialize=["drop_below"])
 def dropped_norm_backward_sums(
     dy_ptr,
@@ -79,6 +89,10 @@ def dropped_norm_backward_sums(
     through_ptr,
     dx_ptr,
     parts_ptr,
+    known_ptr,
+    dweight_ptr,
+    dbias_ptr,
+    sums_ptr,
     n_rows,
     rows_each,
     n_eights,
@@ -89,6 +103,8 @@ def dropped_norm_backward_sums(
     STAGES: tl.constexpr,
 ):
     # Whole rows, BLOCK_ROWS at a time; a program takes `rows_each`, and leaves three rows of sums.
+    # With known_ptr it adds them to the three there by atomics instead, zeros before and after, a
+    # counter behind them; the last program to come writes what they are.
     n_cols = n_eights * 8
     cols = tl.arange(0, BLOCK_COLS)[None, :]
     col_mask = cols < n_cols
@@ -125,11 +141,29 @@ def dropped_norm_backward_sums(
         tl.store(dx_ptr + at, dx.to(dx_ptr.dtype.element_ty), mask=mask)
         dx_total += dx
 
-    out = tl.program_id(0).to(tl.int64) * 3 * n_cols + tl.arange(0, BLOCK_COLS)
-    out_mask = tl.arange(0, BLOCK_COLS) < n_cols
-    tl.store(parts_ptr + out, tl.sum(along_total, axis=0), mask=out_mask)
-    tl.store(parts_ptr + n_cols + out, tl.sum(g_total, axis=0), mask=out_mask)
-    tl.store(parts_ptr + 2 * n_cols + out, tl.sum(dx_total, axis=0), mask=out_mask)
+    col = tl.arange(0, BLOCK_COLS)
+    in_row = col < n_cols
+    along, total, of_dx = (
+        tl.sum(along_total, axis=0), tl.sum(g_total, axis=0), tl.sum(dx_total, axis=0)
+    )  # fmt: skip
+    if known_ptr is None:
+        out = parts_ptr + tl.program_id(0).to(tl.int64) * 3 * n_cols + col
+        tl.store(out, along, mask=in_row)
+        tl.store(out + n_cols, total, mask=in_row)
+        tl.store(out + 2 * n_cols, of_dx, mask=in_row)
+    else:
+        all_ptr = known_ptr.to(tl.pointer_type(tl.float32), bitcast=True) + col
+        tl.atomic_add(all_ptr, along, mask=in_row, sem="relaxed")
+        tl.atomic_add(all_ptr + n_cols, total, mask=in_row, sem="relaxed")
+        tl.atomic_add(all_ptr + 2 * n_cols, of_dx, mask=in_row, sem="relaxed")
+        # All threads' additions stand before the count that tells of them.
+        tl.debug_barrier()
+        arrived_ptr = known_ptr + 3 * n_cols
+        if tl.atomic_add(arrived_ptr, 1, sem="acq_rel") == tl.num_programs(0) - 1:
+            taken(all_ptr, dweight_ptr + col, in_row, BLOCK_COLS)
+            taken(all_ptr + n_cols, dbias_ptr + col, in_row, BLOCK_COLS)
+            taken(all_ptr + 2 * n_cols, sums_ptr + col, in_row, BLOCK_COLS)
+            tl.store(arrived_ptr, 0)
 
 
 @triton.jit(do_not_specialize=["n_parts"])

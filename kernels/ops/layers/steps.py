@@ -26,6 +26,7 @@ from kernels.ops.attention.attention import attention
 from kernels.ops.chains.activation_dropout import activation_dropout
 from kernels.ops.chains.dropout_add_layernorm import dropout_add_layer_norm
 from kernels.ops.chains.dropout_residual import dropout_residual
+from kernels.ops.chains.dropped_sums import takes_norm
 from kernels.ops.chains.gated import GELU_ERF, GELU_TANH
 from kernels.ops.epilogues.linear_bias_gelu import linear_bias_gelu
 from kernels.ops.epilogues.linear_bias_residual import linear_bias_residual
@@ -143,12 +144,13 @@ def added_and_normed(
     if dropped.seed_offset is None:
         h = linear_bias_residual(x, *product, residual)
         return layer_norm(h, *norm[:3]), h
-    together = None if norm.adds else summed.biased(x, product.bias, dropped.seed_offset)
-    if together is None:
+    together = summed.biased(x, product.bias, dropped.seed_offset)
+    if together is None or (norm.adds and not takes_norm(residual.shape[-1])):
         return _dropped_and_normed(linear(x, *product), residual, norm, dropped)
     bias, seed = together
     y = _product_before(x, product, bias)
-    return summed.dropped_and_normed(y, bias, residual, norm[:3], dropped.p, seed)
+    known = norm.sums if norm.adds else None
+    return summed.dropped_and_normed(y, bias, residual, norm[:3], dropped.p, seed, known)
 
 
 def _dropped_and_normed(

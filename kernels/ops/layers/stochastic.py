@@ -3,8 +3,9 @@
 Where a LayerNorm's backward takes two launches, one for rows and one that adds up partial sums,
 `stochastic_kernels` takes one: two launches fewer a layer and training step, and no partial sums
 are written and read. Gradients of the norms' weights and biases are then sums in no fixed order,
-whose last bits differ from run to run; all else is as before, and the same bits each time. Where
-the backward takes one launch anyway, as of few rows (`adds`), it stays what it was.
+whose last bits differ from run to run, and so is that of a product's bias whose sums the same
+launch has (`summed`); all else is as before, and the same bits each time. Where the backward takes
+one launch anyway, as of few rows (`adds`), it stays what it was.
 
 It needs sums that begin as zeros. A launch to write zeros would cost what is saved, so each launch
 leaves them behind: `Sums` are a layer's own, zeroed once, when the layer is made. So a layer in
@@ -39,11 +40,12 @@ OF = ("layernorm", "layernorm_linear", NORMED)
 
 
 def sums_for(n_cols: int, device: torch.device | str | None = None) -> Tensor:
-    """What a launch adds to, zeros: two rows of fp32 and a counter, int32 (2·N + 1,).
+    """What a launch adds to, zeros: three rows of fp32 and a counter, int32 (3·N + 1,).
 
-    As whole numbers, so that `.to(dtype)` of a layer leaves them alone.
+    As whole numbers, so that `.to(dtype)` of a layer leaves them alone. A launch without a third
+    row has its counter there; behind each all are zeros.
     """
-    return torch.zeros(2 * n_cols + 1, dtype=torch.int32, device=device)
+    return torch.zeros(3 * n_cols + 1, dtype=torch.int32, device=device)
 
 
 def adds(x: Tensor) -> bool:

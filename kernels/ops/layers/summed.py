@@ -114,6 +114,7 @@ def _normed_back_composed(
     inv_std: Tensor,
     seed_offset: Tensor,
     p: float,
+    _known: Tensor | None,
 ) -> tuple[Tensor | None, ...]:
     found = _back_composed(dy, dh, h, weight, bias, mean, inv_std, seed_offset, p, True, True)
     through, dx, dweight, dbias = found
@@ -129,7 +130,7 @@ def _normed_back_fake(
 
 normed_back_with_sums = define(
     f"{NORMED}_backward_with_sums(Tensor dy, Tensor? dh, Tensor h, Tensor weight, Tensor bias, "
-    "Tensor mean, Tensor inv_std, Tensor seed_offset, float p) "
+    "Tensor mean, Tensor inv_std, Tensor seed_offset, float p, Tensor? known) "
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     dropped_sums.norm_backward,
     _normed_back_fake,
@@ -137,7 +138,7 @@ normed_back_with_sums = define(
     of=(NORMED,),
     tensors={
         **{"dy": "*N", "dh": "*N", "h": "*N", "weight": "N", "bias": "N"},
-        **{"mean": "*", "inv_std": "*", "seed_offset": "S"},
+        **{"mean": "*", "inv_std": "*", "seed_offset": "S", "known": "A"},
     },
 )
 for _name in ("dropped_backward_with_sums", f"{NORMED}_backward_with_sums"):
@@ -160,22 +161,23 @@ class _DroppedAndNormed(torch.autograd.Function):
         seed_offset: Tensor,
         p: float,
         eps: float,
+        known: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         told = y, residual, weight, bias, seed_offset, p, eps
         normed, h, mean, inv_std = _normed_with_grad(*told)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(h, weight, bias, mean, inv_std, seed_offset)
+        ctx.save_for_backward(h, weight, bias, mean, inv_std, seed_offset, known)
         ctx.p = p
         return normed, h
 
     @staticmethod
     def backward(ctx: Any, d_normed: Tensor | None, dh: Tensor | None) -> Any:
-        h, weight, bias, mean, inv_std, seed_offset = ctx.saved_tensors
+        h, weight, bias, mean, inv_std, seed_offset, known = ctx.saved_tensors
         for_residual, *wants = ctx.needs_input_grad[2:5]
         dweight = dbias = dy = of_product = None
         told: tuple[Any, ...]
         if d_normed is not None and all(wants) and dropped_sums.takes_norm(h.shape[-1]):
-            told = d_normed, dh, h, weight, bias, mean, inv_std, seed_offset, ctx.p
+            told = d_normed, dh, h, weight, bias, mean, inv_std, seed_offset, ctx.p, known
             dh, dy, dweight, dbias, of_product = normed_back_with_sums(*told)
         else:
             if d_normed is not None:
@@ -184,7 +186,7 @@ class _DroppedAndNormed(torch.autograd.Function):
             if dh is not None:
                 dy, of_product = back_with_sums(dh, None, seed_offset, ctx.p, NOTHING)
         of_norm = (one if want else None for want, one in zip(wants, (dweight, dbias), strict=True))
-        return dy, of_product, dh if for_residual else None, *of_norm, None, None, None
+        return dy, of_product, dh if for_residual else None, *of_norm, None, None, None, None
 
 
 def dropped_and_normed(
@@ -194,9 +196,13 @@ def dropped_and_normed(
     norm: tuple[Tensor | None, Tensor | None, float],
     p: float,
     seed_offset: Tensor,
+    known: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """(LayerNorm(h), h) of h = residual + dropout(y), y (..., N) a product with this bias, (N,)."""
+    """(LayerNorm(h), h) of h = residual + dropout(y), y (..., N) a product with this bias, (N,).
+
+    With `known`, `stochastic.sums_for` them, its sums are added up by atomics where they can be.
+    """
     weight, bias, eps = norm
-    told = y, product_bias, residual, weight, bias, seed_offset, p, eps
+    told = y, product_bias, residual, weight, bias, seed_offset, p, eps, known
     result: tuple[Tensor, Tensor] = _DroppedAndNormed.apply(*told)
     return result
