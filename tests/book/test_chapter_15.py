@@ -263,20 +263,43 @@ def test_with_pytorchs_products_a_bias_costs_a_launch(cells, monkeypatch):
     assert "24 in place of 20" in cells["back-read"]
 
 
+SUMMED = ("dropped_backward_sums", "dropped_norm_backward_sums", "add_parts")
+
+
 @pytest.mark.parametrize("recording", recordings("encoder"), ids=lambda one: one.gpu)
 def test_a_hopper_card_goes_back_by_more_launches(recording, cells):
     timeline = recording.provenance["timelines"]["encoder_pre:fused:8x2048x1024:bf16:p=0.1:train"]
     names = [name for name, _, _ in timeline]
-    back = names[names.index("dropped_backward_tile") :]
+    back = names[names.index("dropped_backward_sums") :]
     its_own = ["attention_rows", "hopper_dkdv", "hopper_dq"]  # the forward has left the bits
     first = back.index(its_own[0])
     assert back[first : first + len(its_own)] == its_own
-    assert back.count("column_sums") == 8
+    assert back.count("column_sums") == 2  # of QKV's bias
+    assert [name for name in back if name in SUMMED] == [
+        *("dropped_backward_sums", "add_parts") * 2,
+        *("dropped_norm_backward_sums", "add_parts"),
+    ]
     launches = len(back) - sum("splitK" in name and "reduce" in name for name in back)
-    assert launches == 27
+    assert launches == 22
+    assert f"$27 - 1 - 1 - 3 = {launches}$" in cells["summed-text"]
     # `add`, `stack` and the launch for the bits are gone.
     assert "$dK$ and $dV$, then $dQ$: 30, and one more" in cells["back-read"]
-    assert f"{launches} launches for {launches + 3}" in cells["back-read"]
+    assert "27 launches for 30" in cells["back-read"]
+
+
+def test_sums_in_other_launches_save_more_than_their_bytes(told, cells):
+    unit = 2 * 8 * 2048 * 1024
+    read, passed_on = 1 + 4 + 1, 1  # by the launches that summed; from the norm to the dropout
+    least_us = 1e6 * (read + passed_on) * unit / 4.8e12
+    assert (
+        f"are {(read + passed_on) * unit / 1e6:.0f} MB, {least_us:.0f} µs" in cells["summed-text"]
+    )
+    took = float(re.search(r"H200 in all: (\d+) µs", told["summed"])[1])
+    before = float(re.search(r"they took (\d+) µs on an H200", cells["summed-read"])[1])
+    assert round(before - took, -1) == 80
+    assert f"some 80 µs are gone where bytes tell of {least_us:.0f}" in cells["summed-read"]
+    of_norm = float(re.search(r"dropped_norm_backward_sums +(\S+) µs", told["summed"])[1])
+    assert of_norm < 47
 
 
 def test_dropout_is_replayed(told):
