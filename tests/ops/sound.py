@@ -22,7 +22,7 @@ from kernels.launch import Launch, compile_launch
 
 KEPT = Path(__file__).with_name("sound.txt")
 HEAD = "# Launches of tests that compile without a spill: python -m tests.ops.sound\n"
-FILES = ("test_attention.py", "test_attention_backward.py")
+FILES = ("test_attention.py", "test_attention_backward.py", "test_summed.py")
 WRITES = "KERNELS_WRITES_SOUND"
 
 
