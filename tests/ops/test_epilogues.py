@@ -310,7 +310,7 @@ def hollow(*sizes, dtype=torch.bfloat16):
 
 @no_gluon
 def test_where_the_kernel_written_for_hopper_stands_and_steps_aside():
-    x, weight, bias = hollow(4096, 512), hollow(1024, 512), hollow(1024)
+    x, weight, bias = hollow(16384, 512), hollow(1024, 512), hollow(1024)
     given = {"x": x, "weight": weight, "bias": bias}
     fn = linear_bias_gelu.fused_hopper
     assert recorded(fn, given) == [("hopper_epilogue", True)]
@@ -318,29 +318,35 @@ def test_where_the_kernel_written_for_hopper_stands_and_steps_aside():
     assert recorded(fn, given | {"x": x[:512]}) == [("epilogue_persistent", False)]
     single = {name: one.float() for name, one in given.items()}
     assert recorded(fn, single) == [("epilogue_tile", False)]
-    mlp = {"x": x, "weight": hollow(2, 1024, 512), "down": hollow(512, 1024)}
+    mlp = {"x": x, "weight": hollow(2, 1024, 512), "down": hollow(128, 1024)}
     assert recorded(swiglu_mlp.fused_hopper, mlp) == [
         ("hopper_epilogue", True),
         ("linear_persistent", False),  # of too few tiles
     ]
-    heads = {"x": hollow(8, 512, 512), "weight": hollow(3, 8, 64, 512)}
+    heads = {"x": hollow(16, 512, 512), "weight": hollow(3, 8, 64, 512)}
     assert recorded(qkv.fused_hopper, heads) == [("hopper_epilogue", True)]
-    added = given | {"residual": hollow(4096, 1024)}
+    added = given | {"residual": hollow(16384, 1024)}
     assert recorded(linear_bias_residual.fused_hopper, added) == [("hopper_epilogue", True)]
-    odd_rows = {"residual": hollow(4096, 1028)[:, 1:1025]}
+    odd_rows = {"residual": hollow(16384, 1028)[:, 1:1025]}
     fn = linear_bias_residual.fused_hopper
     assert recorded(fn, added | odd_rows) == [("epilogue_tile", False)]
-    for odd in ({"x": hollow(8, 500, 512)}, {"weight": hollow(3, 16, 32, 512)}):
+    for odd in ({"x": hollow(16, 500, 512)}, {"weight": hollow(3, 16, 32, 512)}):
         assert recorded(qkv.fused_hopper, heads | odd) == [("epilogue_persistent", False)]
 
 
 def test_the_rule_by_which_it_steps_aside():
     assert hopper_tiles(129, 257, False) == (2, 2)
     assert hopper_tiles(129, 257, True) == (2, 3)
-    rule = (128 * 66, 64, 128), 2, True
-    assert suits_hopper(*rule, True, False, None, (9, 0), 132)
-    assert not suits_hopper(*rule, True, True, None, (9, 0), 132)  # in training
-    assert not suits_hopper((128 * 65, 64, 128), 2, True, True, False, None, (9, 0), 132)
+    where, card = (None, (9, 0), 132), (2, True)
+    gate = *card, True, True
+    assert suits_hopper((128 * 528, 64, 128), *gate, False, *where)
+    assert not suits_hopper((128 * 528, 64, 128), *gate, True, *where)  # in training
+    assert not suits_hopper((128 * 66, 64, 128), *gate, False, *where)  # a smaller tile is better
+    for activated in (False, True):  # which asks for more than two tiles a program
+        told = *card, False, activated, False, *where
+        assert suits_hopper((1024, 1024, 4096), *told) is not activated
+        assert suits_hopper((2048, 1024, 4096), *told) is not activated
+        assert suits_hopper((4096, 1024, 4096), *told)
 
 
 def compiled_by_hand(given, finish=None):

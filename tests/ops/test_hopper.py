@@ -21,7 +21,7 @@ from kernels.ops.attention.attention import attention
 from kernels.ops.attention.configurations import HOPPER
 from kernels.ops.attention.moves import blocks_met
 from kernels.ops.attention.moves import hopper_moves as attention_moves
-from kernels.ops.products.configurations import hopper_tiles, suits_hopper
+from kernels.ops.products.configurations import forward_tiling, hopper_tiles, suits_hopper
 from kernels.ops.products.linear import fused_hopper, linear
 from kernels.ops.products.moves import hopper_moves
 from kernels.registry import DTYPES, Case
@@ -59,11 +59,17 @@ def test_the_product_compiles_without_a_spill_and_its_products_overlap(dtype, ha
     assert launch.grid == (132, 1, 1)
 
 
+def launched(x, weight, bias):
+    from kernels.ops.products import hopper
+
+    hopper.launch(x, weight, bias, torch.empty(len(x), len(weight), dtype=x.dtype))
+
+
 def test_one_binary_for_all_shapes():
     shapes = (SHAPE, (16384, 1024, 3072), (1, 8, 40_000), (20_000, 8, 8))
     keys = set()
     for shape in shapes:
-        (launch,) = recorded(lambda shape=shape: fused_hopper(*given(*shape)))
+        (launch,) = recorded(lambda shape=shape: launched(*given(*shape)))
         keys.add(launch.specialize(90).key)
     assert len(keys) == 1
 
@@ -87,9 +93,16 @@ def test_where_it_steps_aside_a_kernel_in_triton_stands_in(shape, dtype, capabil
 
 def test_the_rule_by_which_it_steps_aside():
     assert hopper_tiles(129, 257) == (2, 2)
-    assert suits_hopper(128 * 66, 256, 2, True, (9, 0), 132)
-    assert not suits_hopper(128 * 65, 256, 2, True, (9, 0), 132)  # less than half the SMs
-    assert not suits_hopper(128 * 66, 256, 2, False, (9, 0), 132)
+    card = (9, 0), 132
+    assert suits_hopper((128 * 132, 1024, 256), 2, True, *card)
+    assert not suits_hopper((128 * 132, 1024, 256), 2, False, *card)
+    assert not suits_hopper((128 * 132, 1024, 256), 2, True, (10, 0), 132)
+    # Which was the fastest of the three on an H200 (`suits_hopper` tells the times).
+    chosen = {1024: (64, 128), 2048: (128, 128), 4096: (128, 256)}
+    for rows, tile in chosen.items():
+        found = forward_tiling((rows, 1024, 3072), 2, True, *card)
+        assert (found.block_m, found.block_n) == tile
+        assert suits_hopper((rows, 1024, 3072), 2, True, *card) == (tile == (128, 256))
 
 
 def test_counted_or_interpreted_it_is_a_kernel_in_triton():

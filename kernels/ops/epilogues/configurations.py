@@ -7,6 +7,7 @@ older card.
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from kernels.ops.products.configurations import (
     Ways,
     forward_tiling,
 )
+from kernels.ops.products.configurations import suits_hopper as products_suit
 from kernels.ops.shared.blocks import Block
 
 
@@ -146,6 +148,7 @@ def suits_hopper(
     itemsize: int,
     aligned: bool,
     gated: bool,
+    activated: bool,
     keeps: bool,
     heads: tuple[int, int, int, int] | None,
     capability: tuple[int, int],
@@ -153,13 +156,17 @@ def suits_hopper(
 ) -> bool:
     """Whether that kernel takes a product with an epilogue, of `sizes` (m, k, n).
 
-    It runs on capability 9.0, in 16 bits, where the copy engine takes all matrices, where tiles
-    fill at least half the SMs, and where y alone leaves: nothing that a backward needs (`keeps`).
-    Of heads it asks that 64 divides their positions and their size.
+    It must suit the product alone (`products.configurations.suits_hopper`), and y alone leaves:
+    nothing that a backward needs (`keeps`). Of heads it asks that 64 divides their positions and
+    their size. If y is `activated` it asks for more than two tiles a program: within a layer,
+    behind other kernels, GELU of 1024×1024×4096 takes 21.3 µs on an H200 and 16.8 in Triton, of
+    2048 rows 35.5 and 31.3. (Alone, one launch after another, they are within 9 %.)
     """
-    m, _, n = sizes
-    down, across = hopper_tiles(m, n, gated)
-    able = capability == (9, 0) and itemsize == 2 and aligned and not keeps
-    if heads is not None:
-        able = able and heads[0] % HOPPER_PIECE == 0 and heads[3] % HOPPER_PIECE == 0
-    return able and 2 * down * across >= sms
+    m, k, n = sizes
+    if keeps or not products_suit(
+        (m, k, 2 * n if gated else n), itemsize, aligned, capability, sms
+    ):
+        return False
+    if heads is not None and (heads[0] % HOPPER_PIECE or heads[3] % HOPPER_PIECE):
+        return False
+    return not activated or math.prod(hopper_tiles(m, n, gated)) > 2 * sms

@@ -38,14 +38,15 @@ def launch(
     x, card = given.x, capability(given.x.device)
     keeps = given.kept is not None
     rule = given.sizes, x.element_size(), given.aligned, given.gated
-    where = given.heads, card, multiprocessors(x.device)
-    if hopper and may_take_gluon(x) and suits_hopper(*rule, keeps, *where):
+    where = card, multiprocessors(x.device)
+    follows = given.activation is not None, keeps, given.heads
+    if hopper and may_take_gluon(x) and suits_hopper(*rule, *follows, *where):
         from kernels.ops.epilogues import hopper as by_hand  # which imports Gluon
 
         by_hand.launch(given, finish=finish)
         return
     if tiling is None:
-        tiling = epilogue_tiling(*rule, keeps or given.residual is not None, *where[1:])
+        tiling = epilogue_tiling(*rule, keeps or given.residual is not None, *where)
     with device_guard(x):
         if tiling.persistent:
             _persistent(given, tiling)

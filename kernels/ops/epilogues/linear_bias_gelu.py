@@ -157,7 +157,7 @@ def moves(case: Case, pass_: str) -> Moves:
 
 
 def _followed(case: Case) -> Followed:
-    return Followed(case.shape, case.dtype.itemsize, biased=True)
+    return Followed(case.shape, case.dtype.itemsize, biased=True, activated=True)
 
 
 def simple_moves(case: Case, _pass: str) -> Moves:

@@ -145,7 +145,7 @@ def gradient_tolerance(case: Case, name: str) -> Tolerance:
 
 
 def _followed(case: Case) -> Followed:
-    return Followed(case.shape[:3], case.dtype.itemsize, gated=True)
+    return Followed(case.shape[:3], case.dtype.itemsize, gated=True, activated=True)
 
 
 def moves(case: Case, pass_: str) -> Moves:

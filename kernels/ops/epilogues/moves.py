@@ -35,6 +35,7 @@ class Followed:
     itemsize: int
     biased: bool = False
     gated: bool = False
+    activated: bool = False
     residual: bool = False
     keeps: bool = False
     heads: bool = False
@@ -84,8 +85,8 @@ class Followed:
 
     def suits(self, heads: tuple[int, int, int, int] | None = None) -> bool:
         """Whether the kernel written for Hopper takes it, rows side by side."""
-        rule = self._sizes, self.itemsize, self._aligned, self.gated, self.keeps, heads
-        return suits_hopper(*rule, capability(_CPU), multiprocessors(_CPU))
+        rule = self._sizes, self.itemsize, self._aligned, self.gated, self.activated, self.keeps
+        return suits_hopper(*rule, heads, capability(_CPU), multiprocessors(_CPU))
 
     def by_hopper(self) -> Moves:
         """What that kernel moves: two groups of a program read a tile's bias, each its residual.

@@ -89,18 +89,24 @@ SINGLE_BACK = Tiling(32, 32, 16, num_warps=4, num_stages=2)
 FEW_ROWS = 64
 FEW = Tiling(16, 64, 64, num_warps=4, num_stages=3, group=1)
 
-# For products of few tiles, in the order of their size. H200, bf16, µs of FORWARD's tile in the
-# suite `encoder`: 41.3 for 128×4096×1024, 4 tiles, and 42.3 for 1024×4096×1024, 32 tiles, where
-# cuBLAS takes 8.7 and 16.6. These are not timed yet.
+# For products of few tiles. H200, `python -m kernels.lab tune linear_bias_residual`, bf16, µs at
+# 128×4096×1024 / 1024×1024×1024 / 1024×4096×1024 / 2048×4096×1024; PyTorch, with the sum in a
+# kernel of its own, 11.4 / 9.5 / 17.8 / 28.7:
+#   FORWARD's tile 43.3 / 16.4 / 43.8 / 44.7; these 25.6 / 10.9 / 27.2 / 29.1,
+#   15.9 / 8.2 / 17.4 / 32.0 and 11.9 / 9.8 / 23.7 / 45.7
+#   64×128×128 with 3 stages 20.3 / 9.1 / 21.5 / 38.7; 128×64×128 with 4 warps 17.0 / 8.6 / 19.9 /
+#   38.4; 64×128×64 with 4 warps and 6 stages 17.7 / 8.9 / 19.2 / 34.4
+# `clocks` finds the fastest of them at these shapes and 16 others (tests/ops/test_linear.py).
 SMALLER: dict[tuple[int, int], tuple[Tiling, ...]] = {
     (9, 0): (
         Tiling(128, 128, 64, num_warps=8, num_stages=4, persistent=True, flatten=True),
-        Tiling(64, 64, 64, num_warps=4, num_stages=6, persistent=True, flatten=True),
+        Tiling(64, 128, 128, num_warps=4, num_stages=4, persistent=True, flatten=True),
+        Tiling(64, 64, 128, num_warps=4, num_stages=5, persistent=True, flatten=True),
     ),
 }
-# Of an H100, in a clock: flop of an SM's tensor cores in 16 bits, bytes that reach an SM from L2,
-# and bytes that L2 gives all of them (what cuBLAS had of it in the product of 1024×4096×1024).
-SM_FLOP, SM_BYTES, L2_BYTES = 4096, 64, 4096
+# Of Hopper, in a clock: flop of an SM's tensor cores in 16 bits, three quarters of what they have,
+# and bytes that reach an SM; and the clocks that a step takes beside.
+SM_FLOP, SM_BYTES, STEP_CLOCKS = 3072, 64, 128
 
 
 def by_descriptors(*tensors: torch.Tensor) -> bool:
@@ -120,13 +126,14 @@ def clocks(sizes: tuple[int, int, int], tiling: Tiling, sms: int) -> float:
     """How long a product of `sizes` (m, k, n) in 16 bits takes, by a model of its steps.
 
     Tiles go in rounds of as many as SMs. A step along k takes its products, or its bytes on their
-    way to the SM or out of L2, whichever is longest: what begins and ends a tile is left out.
+    way to the SM, whichever is longer, and a little more: so steps that do much are the better
+    ones. What begins and ends a tile is left out.
     """
     m, k, n = sizes
     tiles = tiling.tiles(m, n)
     n_bytes = 2 * (tiling.block_m + tiling.block_n) * tiling.block_k
     flop = 2 * tiling.block_m * tiling.block_n * tiling.block_k
-    step = max(flop / SM_FLOP, n_bytes / SM_BYTES, min(tiles, sms) * n_bytes / L2_BYTES)
+    step = max(flop / SM_FLOP, n_bytes / SM_BYTES) + STEP_CLOCKS
     return -(-tiles // sms) * -(-k // tiling.block_k) * step
 
 
@@ -240,15 +247,20 @@ def hopper_tiles(m: int, n: int) -> tuple[int, int]:
 
 
 def suits_hopper(
-    m: int, n: int, itemsize: int, aligned: bool, capability: tuple[int, int], sms: int
+    sizes: tuple[int, int, int],
+    itemsize: int,
+    aligned: bool,
+    capability: tuple[int, int],
+    sms: int,
 ) -> bool:
-    """Whether that kernel takes a product: the one rule by which it steps aside for `fused`.
+    """Whether that kernel takes a product of `sizes` (m, k, n): the rule by which it steps aside.
 
     It runs on capability 9.0, in 16 bits, where the copy engine takes all three matrices
-    (`by_descriptors`), and where tiles fill at least half the SMs.
+    (`by_descriptors`), and where no smaller tile takes fewer `clocks`: those are `fused`'s alone.
     """
-    down, across = hopper_tiles(m, n)
-    return capability == (9, 0) and itemsize == 2 and aligned and 2 * down * across >= sms
+    if capability != (9, 0) or itemsize != 2 or not aligned:
+        return False
+    return forward_tiling(sizes, itemsize, aligned, capability, sms) == FORWARD[capability]
 
 
 # ------------------------------------------------------------------------------------ which way

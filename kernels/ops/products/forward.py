@@ -62,14 +62,15 @@ def into(
     x, weight = matrix(x), matrix(weight)
     bias = None if bias is None else bias.contiguous()
     aligned, card = by_descriptors(x, weight, out), capability(x.device)
-    rule = len(x), len(weight), x.element_size(), aligned, card, multiprocessors(x.device)
+    sizes = *x.shape, len(weight)
+    rule = sizes, x.element_size(), aligned, card, multiprocessors(x.device)
     if hopper and may_take_gluon(x) and suits_hopper(*rule):
         from kernels.ops.products import hopper as by_hand  # which imports Gluon
 
         by_hand.launch(x, weight, bias, out)
         return
     if tiling is None:
-        tiling = forward_tiling((*x.shape, len(weight)), *rule[2:])
+        tiling = forward_tiling(*rule)
     with device_guard(x):
         if tiling.persistent:
             persistent(x, weight, bias, out, tiling)

@@ -144,7 +144,7 @@ def suits(case: Case) -> bool:
     """Whether the kernel written for Hopper takes a case, rows side by side."""
     (m, k, n), size = case.shape, case.dtype.itemsize
     aligned = _aligned(size, k, n)
-    return suits_hopper(m, n, size, aligned, capability(_CPU), multiprocessors(_CPU))
+    return suits_hopper((m, k, n), size, aligned, capability(_CPU), multiprocessors(_CPU))
 
 
 def hopper_moves(case: Case, _pass: str) -> Moves:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from kernels.ops.products.backward import grad_weight, grad_x
-from kernels.ops.products.configurations import Tiling
+from kernels.ops.products.configurations import SMALLER, Tiling
 from kernels.ops.products.forward import forward
 from kernels.ops.products.peers import torch_linear
 from kernels.registry import Case
@@ -30,8 +31,12 @@ def forward_to_try(case: Case) -> dict[str, Tiling]:
         kept(128, 256, 64, num_stages=3, flatten=True),
         kept(128, 256, 64, num_stages=4, halves=True),
         kept(256, 128, 64, num_stages=4, halves=True, flatten=True),
-        kept(128, 128, 64, num_stages=4, flatten=True),
         kept(128, 128, 128, num_stages=3, flatten=True),
+        *(replace(one, flatten=flat) for one in SMALLER[9, 0] for flat in (True, False)),
+        replace(kept(64, 128, 128, num_stages=3, flatten=True), num_warps=4),
+        replace(kept(128, 64, 128, num_stages=4, flatten=True), num_warps=4),
+        replace(kept(64, 128, 64, num_stages=6, flatten=True), num_warps=4),
+        replace(kept(64, 64, 64, num_stages=8, flatten=True), num_warps=4),
         Tiling(128, 256, 64, num_warps=8, num_stages=3),
         Tiling(128, 128, 64, num_warps=8, num_stages=4),
     ]
