@@ -17,11 +17,11 @@ from kernels.registry import Case, get
 # Operations and shapes; the second of each kind in tiles that divide nothing.
 LAUNCHED = [
     ("linear_bias_gelu", (4096, 1024, 3072)),
-    ("linear_bias_gelu", (4100, 1056, 6000)),
+    ("linear_bias_gelu", (1900, 1056, 6600)),
     ("linear_bias_residual", (4096, 1024, 3072)),
-    ("linear_bias_residual", (4100, 1056, 6000)),
+    ("linear_bias_residual", (1900, 1056, 6600)),
     ("linear_swiglu", (4096, 1024, 3072, 2)),
-    ("linear_swiglu", (4100, 1056, 3000, 2)),
+    ("linear_swiglu", (1900, 1056, 3304, 2)),
     ("qkv", (8, 512, 1024, 3, 16, 64)),
     ("layernorm_linear", (4096, 1024, 3072)),
     ("layernorm_linear", (2000, 1088, 6000)),
