@@ -19,7 +19,7 @@ LAUNCHED = [
     ("linear_bias_gelu", (4096, 1024, 3072)),
     ("linear_bias_gelu", (1900, 1056, 6600)),
     ("linear_bias_residual", (4096, 1024, 3072)),
-    ("linear_bias_residual", (1900, 1056, 6600)),
+    ("linear_bias_residual", (1000, 1056, 4000)),
     ("linear_swiglu", (4096, 1024, 3072, 2)),
     ("linear_swiglu", (1900, 1056, 3304, 2)),
     ("qkv", (8, 512, 1024, 3, 16, 64)),
