@@ -457,7 +457,7 @@ def test_the_picture_of_waves_shows_what_its_words_say(page, texts):
     exec(texts["waves-picture"], names)
     assert drawn == {
         "32 tiles of 128×256": (pytest.approx(4.1, abs=0.05), 32),
-        "128 tiles of 128×64": (pytest.approx(1.03, abs=0.01), 128),
+        "128 tiles of 64×128": (pytest.approx(1.03, abs=0.01), 128),
     }
 
 
@@ -474,11 +474,11 @@ def test_the_predictions_are_judged(told, tmp_path):
 
 
 def test_products_in_whole_waves(told, tmp_path):
-    """1024 tokens: 64 tiles, or 32, on 132 multiprocessors take as long as 132."""
+    """1024 tokens: 128 tiles, or 96, on 132 multiprocessors take as long as 132."""
     text = told(records(tmp_path, {"torch": 300.0, "fused": 200.0}), "waves")
     found = table(text, "8×128×1024: product")
-    wide, narrow = "of 128×256", "of 128×128"  # by hand, and in Triton with few rows
-    tiles = [f"96 {wide}", f"64 {narrow}", f"128 {wide}", f"32 {wide}"]
+    wide, small = "of 128×256", "of 64×128"  # by hand, and in Triton with few rows
+    tiles = [f"96 {wide}", f"128 {small}", f"128 {wide}", f"32 {wide}"]
     assert [row[1] for row in found] == tiles
     assert [row[4] for row in found] == ["10.0 µs", "12.0 µs", "13.0 µs", "14.0 µs"]
     assert [row[5] for row in found] == ["192×128", "128×64", "256×128", "128×64"]
@@ -486,8 +486,8 @@ def test_products_in_whole_waves(told, tmp_path):
     peak = plots.ceilings_of(recordings("ceilings", tmp_path)[0], "bf16").compute_flops_per_s
     for (k, n), row in zip(((E, 3 * E), (E, E), (E, 4 * E), (4 * E, E)), found, strict=True):
         assert row[2] == f"{2 * 1024 * k * n / peak * 1e6:.1f} µs"
-        cols = 256 if wide in row[1] else 128
-        assert row[3] == f"{2 * 128 * cols * k * 132 / peak * 1e6:.1f} µs"  # one wave
+        outputs = 128 * 256 if wide in row[1] else 64 * 128
+        assert row[3] == f"{2 * outputs * k * 132 / peak * 1e6:.1f} µs"  # one wave
     assert "of 132 multiprocessors" in text
 
 
