@@ -19,7 +19,7 @@ What upstream's interpreter (Triton 3.6 and 3.7) gets wrong or leaves out, and w
 | libdevice, methods (`x.sum(0)`), aliases of functions, float and bool arguments fail | right |
 | `tl.dot_scaled`, `map_elementwise`, atomics of descriptors and on bf16 fail | right |
 | `tl.device_assert` is never looked at | with `debug`, as on a GPU |
-| `tl.dot` of fp32 is exact where a GPU takes tf32 | the same: exact |
+| `tl.dot` of fp32 is exact where a GPU takes tf32; its last bits are the BLAS's | summed in fp64 |
 | inline assembly fails | what `means` says it does; else refused with a sentence |
 | patches `triton.language` and the kernel's module while a kernel runs | patches nothing |
 """
@@ -150,8 +150,7 @@ class MendedBuilder(Accesses):
     def create_dot(self, a: Any, b: Any, d: Any, input_precision: Any, max_imprecise: Any) -> Any:
         # A product of two 16-bit numbers is exact in fp32, where a GPU adds them up.
         kind = np.result_type(numbers(d).dtype, np.float32 if d.dtype.is_floating() else np.int32)
-        product = np.matmul(numbers(a).astype(kind), numbers(b).astype(kind))
-        return handle_of(product + numbers(d), d.dtype)
+        return handle_of(_product(numbers(a), numbers(b), kind) + numbers(d), d.dtype)
 
     def create_dot_scaled(
         self,
@@ -169,7 +168,7 @@ class MendedBuilder(Accesses):
         left = _scaled(lhs, lhs_scale, -1 if lhs_k_pack else -2, -1)
         # The scales of the right operand lie along K too: (N, K / 32).
         right = _scaled(rhs, rhs_scale, -2 if rhs_k_pack else -1, -2)
-        return handle_of(np.matmul(left, right) + numbers(acc), acc.dtype)
+        return handle_of(_product(left, right, left.dtype) + numbers(acc), acc.dtype)
 
     def create_histogram(self, data: Any, bins: Any, mask: Any) -> Any:
         values = data.data if mask is None else data.data[mask.data.astype(bool)]
@@ -220,6 +219,17 @@ class MendedBuilder(Accesses):
             line=place.line,
             file=place.file,
         )
+
+
+def _product(a: Any, b: Any, kind: Any) -> Any:
+    """a · b in the dtype `kind`, each sum of floats in fp64 and rounded once.
+
+    In fp32 the order of a sum, and so its last bits, would be that of the machine's BLAS, which
+    takes other steps for a wider tile.
+    """
+    wide = np.float64 if np.issubdtype(kind, np.floating) else kind
+    with np.errstate(over="ignore"):  # infinite, as on a GPU
+        return np.matmul(a.astype(wide), b.astype(wide)).astype(kind)
 
 
 def _scaled(handle: Any, scale: Any, packed: int, along: int) -> Any:

@@ -70,6 +70,12 @@ def test_outputs_and_gradients_are_as_near_as_pytorchs(name, shape, dtype):
         assert off(one, truth) <= 2 * off(other, truth) + 2.0**-22
 
 
+def gelu_by_hand(approximate, x, weight, bias):
+    todo, (y, _kept) = with_gelu(x, weight, bias, gelu_form(approximate), keeps=False)
+    by_hand(todo)
+    return y
+
+
 @pytest.mark.proves("kernels.ops.epilogues.hopper_kernels")
 @pytest.mark.skipif(not HOPPER, reason="needs a GPU of compute capability 9.0")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
@@ -79,12 +85,10 @@ def test_both_forms_of_gelu_by_hand(approximate, dtype):
     given = op.make(Case((4100, 328, 1544), dtype), "cuda", seed=4)
     exact = op.reference(**as_wide(given), approximate=approximate)
     theirs = off(op.variant("torch").fn(**given, approximate=approximate), exact)
-    ours = op.variant("fused_hopper").fn(**given, approximate=approximate)
-    assert off(ours, exact) <= 1.1 * theirs
+    assert off(gelu_by_hand(approximate, **given), exact) <= 1.1 * theirs
     large = {**given, "bias": given["bias"] * 0 + 1e4}  # nothing but the number itself, or 0
     assert torch.equal(
-        op.variant("fused_hopper").fn(**large, approximate=approximate),
-        op.variant("fused").fn(**large, approximate=approximate),
+        gelu_by_hand(approximate, **large), op.variant("fused").fn(**large, approximate=approximate)
     )
 
 
@@ -205,7 +209,7 @@ def test_kept_launches_take_other_tensors():
 @pytest.mark.parametrize("approximate", ["tanh", "none"])
 @pytest.mark.parametrize("way", ["fused_simple", "fused", "fused_hopper"])
 def test_nan_stays_nan(way, approximate):
-    x, weight = torch.randn(2, 2048, 128, device="cuda").bfloat16()
+    x, weight = torch.randn(2, 8192, 128, device="cuda").bfloat16()
     x[5, 3], x[1000, 0] = float("nan"), float("nan")
     y = get("linear_bias_gelu").variant(way).fn(x, weight, None, approximate)
     assert y.isnan().any(-1).nonzero().flatten().tolist() == [5, 1000]

@@ -46,6 +46,19 @@ def test_a_dot_of_16_bit_numbers_adds_up_in_fp32(dtype):
     torch.testing.assert_close(out, x.float() @ y.float(), rtol=1e-5, atol=1e-5)
 
 
+def test_a_dot_in_fp32_is_rounded_once_whatever_adds_it_up():
+    """So its bits are no BLAS's, and no tile's: a wider one is added up in another order there."""
+    wide = torch.randn(64, 64)
+    x, y = wide, wide.T.contiguous()
+    for n in (16, 32, 64):
+        left, right = x[:n, :n].contiguous(), y[:n, :n].contiguous()
+        out = torch.empty(n, n)
+        k.bf16_dot[(1,)](left, right, out, N=n)
+        assert torch.equal(out, (left.double() @ right.double()).float())
+    k.bf16_dot[(1,)](torch.full((16, 16), 3e38), torch.ones(16, 16), out, N=16)
+    assert out.flatten()[:256].isinf().all()
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_sum_in_16_bits_loses_what_16_bits_lose(dtype):
     x = (1 + torch.rand(4096)).to(dtype)

@@ -63,7 +63,7 @@ KERNELS = {
     "forward, 7.5": (lambda: dropped.forward(HALF, None, SEED, 0.1, GELU_ERF), 75),
     "back": (lambda: dropped.backward(HALF, HALF, SEED, 0.1, GELU_ERF), 90),
     "a tile": (with_gelu(linear_bias_gelu.fused_simple), 90),
-    "for Hopper": (with_gelu(linear_bias_gelu.fused_hopper, rows=2048), 90),
+    "for Hopper": (with_gelu(linear_bias_gelu.fused_hopper, rows=8192), 90),
 }
 
 
